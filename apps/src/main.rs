@@ -1,0 +1,2 @@
+//! `spinwire`: serve, measure and inspect RDMA from the command line.
+fn main() {}

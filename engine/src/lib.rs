@@ -1,0 +1,21 @@
+//! spinwire: a busy-polling, run-to-completion RDMA data plane.
+//!
+//! Every pinned core owns one worker: a completion queue per device, the queue pairs on it and a
+//! hugepage pool. A turn polls, serves, posts; it takes no lock, allocates nothing and makes no
+//! system call of its own. One control core handles connections and moves them to the workers
+//! through SPSC rings.
+//!
+//! ```text
+//! types, sys → ring, metrics → memory → fabric → worker → config, control → engine
+//! ```
+//! Imports point to the left only.
+
+pub mod limits;
+pub mod memory;
+pub mod metrics;
+pub mod ring;
+mod sync;
+pub mod sys;
+pub mod types;
+
+pub mod config;

@@ -1,0 +1,68 @@
+//! Every limit of the engine in one place, tied together by const assertions.
+//!
+//! Imports nothing. Imported by everyone.
+
+/// Cores are numbered below this: `CPU_SETSIZE`, above which `core_affinity` aborts.
+pub const CORE_ID_MAX: usize = 1024;
+/// Workers in one engine.
+pub const WORKERS_MAX: usize = 256;
+/// Lanes (devices) of one worker.
+pub const LANES_MAX: usize = 8;
+
+/// Completions taken from one CQ in one turn.
+pub const POLL_BATCH_MAX: usize = 32;
+/// Commands taken from the control core in one turn.
+pub const MAILBOX_BATCH_MAX: usize = 8;
+/// Commands and events that wait between the control core and one worker, each way.
+pub const MAILBOX_DEPTH: usize = 256;
+/// Receives reposted together: fewer wait until the batch is full or the turn was idle.
+pub const RECV_REPOST_BATCH: usize = 16;
+/// Work requests chained behind one doorbell.
+pub const POST_CHAIN_MAX: usize = 32;
+
+/// Send queue depth where the core map names none and the device allows it.
+pub const SEND_DEPTH_DEFAULT: u32 = 128;
+/// Receive queue depth where the core map names none and the device allows it.
+pub const RECV_DEPTH_DEFAULT: u32 = 128;
+/// Depth of a send or receive queue that no core map may exceed.
+pub const QUEUE_DEPTH_MAX: u32 = 16_384;
+/// Connections a worker serves on one device where the core map names no number.
+pub const CONNECTIONS_DEFAULT: u32 = 64;
+/// Connections of one worker: an index fits the 16 bits that `wr_id` has for it.
+pub const CONNECTIONS_MAX: u32 = 65_536;
+/// The largest CQ a default asks for; a core map may ask for what the device has.
+pub const CQ_DEPTH_DEFAULT_MAX: u32 = 65_536;
+/// A default depth is this share of the device's limit, in percent.
+pub const DEVICE_SHARE_PERCENT: u32 = 80;
+/// Inline bytes asked for where the core map names none.
+pub const INLINE_DEFAULT_BYTES: u32 = 64;
+/// Inline bytes that a core map may ask for.
+pub const INLINE_MAX_BYTES: u32 = 1024;
+
+/// Slots of a pool where the core map names none.
+pub const POOL_SLOTS_DEFAULT: u32 = 1024;
+/// Slots of a pool.
+pub const POOL_SLOTS_MAX: u32 = 1 << 20;
+/// Bytes of a slot where the core map names none.
+pub const SLOT_BYTES_DEFAULT: u32 = 16 * 1024;
+/// Bytes of a slot: the least, one cache line.
+pub const SLOT_BYTES_MIN: u32 = 64;
+/// Bytes of a slot: the most, the largest message of Soft-RoCE.
+pub const SLOT_BYTES_MAX: u32 = 8 << 20;
+
+/// Private data in a connection request: what is left of IB's 92 bytes behind rdma_cm's header
+/// (`rdma_connect(3)`).
+pub const PRIVATE_DATA_MAX: usize = 56;
+/// `min_rnr_timer` asked of the peer: code 12 is 0.64 ms (IBTA 9.7.5.2.8, table 45). rdma_cm would
+/// leave 0, which means 655 ms.
+pub const MIN_RNR_TIMER: u8 = 12;
+
+const _: () = assert!(POST_CHAIN_MAX <= SEND_DEPTH_DEFAULT as usize);
+const _: () = assert!(RECV_REPOST_BATCH <= RECV_DEPTH_DEFAULT as usize);
+const _: () =
+    assert!(SEND_DEPTH_DEFAULT <= QUEUE_DEPTH_MAX && RECV_DEPTH_DEFAULT <= QUEUE_DEPTH_MAX);
+const _: () = assert!(
+    CONNECTIONS_DEFAULT * (SEND_DEPTH_DEFAULT + RECV_DEPTH_DEFAULT) <= CQ_DEPTH_DEFAULT_MAX
+);
+const _: () = assert!(MAILBOX_DEPTH.is_power_of_two());
+const _: () = assert!(SLOT_BYTES_MIN.is_power_of_two() && SLOT_BYTES_MAX.is_power_of_two());

@@ -1,0 +1,11 @@
+//! Plain values that every layer speaks of. No I/O, no unsafe; imports limits only.
+
+mod device;
+mod idle;
+mod keys;
+mod nanos;
+
+pub use device::{DeviceLimits, Transport};
+pub use idle::IdlePolicy;
+pub use keys::{CoreId, Lkey, QpNum, Rkey};
+pub use nanos::Nanos;
