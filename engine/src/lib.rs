@@ -10,6 +10,10 @@
 //! ```
 //! Imports point to the left only.
 
+pub mod config;
+pub mod control;
+mod engine;
+pub mod fabric;
 pub mod limits;
 pub mod memory;
 pub mod metrics;
@@ -17,5 +21,6 @@ pub mod ring;
 mod sync;
 pub mod sys;
 pub mod types;
+pub mod worker;
 
-pub mod config;
+pub use engine::{Engine, EngineError, Leftovers, Stop, WorkerGrant, WorkerInfo};

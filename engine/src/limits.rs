@@ -50,6 +50,9 @@ pub const SLOT_BYTES_MIN: u32 = 64;
 /// Bytes of a slot: the most, the largest message of Soft-RoCE.
 pub const SLOT_BYTES_MAX: u32 = 8 << 20;
 
+/// READs and atomics that a connection may have outstanding each way.
+pub const RD_ATOMIC_DEFAULT: u8 = 16;
+
 /// Private data in a connection request: what is left of IB's 92 bytes behind rdma_cm's header
 /// (`rdma_connect(3)`).
 pub const PRIVATE_DATA_MAX: usize = 56;

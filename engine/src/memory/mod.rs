@@ -1,1 +1,27 @@
+//! Memory that a NIC reads and writes: where it comes from, and who holds which piece of it.
+//!
+//! ```text
+//!  tiers ─► Region (one mapping, huge pages if it can) ─► Registrar (a fabric) ─► lkey, rkey
+//!              └─► Pool (fixed slots, one thread) ─► Buffer (one slot, moves, returns on drop)
+//! ```
+//! A [`Region`] is mapped once at set-up and unmapped when the last of its registrations, pools and
+//! buffers is gone. Nothing here allocates after that, and nothing here is shared between workers.
+//! Imports types, limits. Imported by fabric, worker, config and control.
 
+mod buffer;
+mod hugepages;
+mod mapping;
+mod pool;
+mod region;
+mod registrar;
+mod tiers;
+
+pub use buffer::{Buffer, TooLong};
+pub use hugepages::Hugepages;
+pub use pool::{Exhausted, Pool, PoolError};
+pub use region::{Region, RegionError};
+pub use registrar::{Access, Registrar, Registration};
+pub use tiers::{HugepagePolicy, Tier};
+
+#[cfg(test)]
+mod pool_tests;

@@ -1,0 +1,570 @@
+//! Values against each other and against the host. Finds everything that is wrong, once.
+//!
+//! ```text
+//!  cores:   each exists, each once          ┐
+//!  lanes:   per worker and device           │  a value with a fault is not concluded from:
+//!           depths ≤ device, Σ ≤ CQ         ├─ one mistake, one fault
+//!  pool:    holds a connection, fits an MR, │
+//!           fits the free huge pages        ┘
+//! ```
+//! Defaults shrink until they fit; what the file says is taken or refused, never changed.
+//!
+//! Imports limits, types, the memory policy, parse, host, error. Imported by parse.
+
+use super::error::{At, ConfigErrors, Faults};
+use super::host::{Host, ranges};
+use super::parse::{Config, Field, WorkerText};
+use super::plan::{ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, WorkerPlan};
+use super::{
+    CONNECT_TIMEOUT_MS_DEFAULT, DRAIN_DEADLINE_MS_DEFAULT, RESOLVE_TIMEOUT_MS_DEFAULT,
+    RETRY_COUNT_MAX,
+};
+use crate::limits::{
+    CONNECTIONS_DEFAULT, CONNECTIONS_MAX, CQ_DEPTH_DEFAULT_MAX, DEVICE_SHARE_PERCENT,
+    INLINE_DEFAULT_BYTES, LANES_MAX, POOL_SLOTS_DEFAULT, POOL_SLOTS_MAX, RECV_DEPTH_DEFAULT,
+    SEND_DEPTH_DEFAULT, SLOT_BYTES_DEFAULT, SLOT_BYTES_MAX,
+};
+use crate::memory::HugepagePolicy;
+use crate::types::{CoreId, DeviceLimits, IdlePolicy};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+// A pool that parses has a size.
+const _: () = assert!(
+    (POOL_SLOTS_MAX as u64)
+        .checked_mul(SLOT_BYTES_MAX as u64)
+        .is_some()
+);
+
+/// What is known of a lane besides its device.
+#[derive(Clone, Copy)]
+struct Share {
+    /// Lanes of the worker.
+    lanes: u32,
+    /// Workers on the device.
+    workers: u32,
+}
+
+pub(super) fn check(config: &Config, host: &Host) -> Result<Plan, ConfigErrors> {
+    let mut check = Check {
+        config,
+        host,
+        faults: config.faults.clone(),
+    };
+    check.cores();
+    let devices: Vec<_> = config
+        .workers()
+        .iter()
+        .map(|worker| check.devices(worker))
+        .collect();
+    let used = check.used(&devices);
+    let pool = check.pool(&used);
+    let workers = config
+        .workers()
+        .iter()
+        .zip(devices)
+        .map(|(worker, devices)| check.worker(worker, &devices, &used))
+        .collect();
+    let plan = Plan {
+        control: ControlPlan {
+            core: config.control_core.get(),
+        },
+        workers,
+        pool,
+        connection: connection(config),
+    };
+    check.faults.finish(plan)
+}
+
+struct Check<'c> {
+    config: &'c Config,
+    host: &'c Host,
+    faults: Faults,
+}
+
+impl<'c> Check<'c> {
+    fn cores(&mut self) {
+        let config = self.config;
+        if config.workers().is_empty() && !matches!(config.workers, Field::Bad) {
+            let at = At {
+                line: Some(1),
+                seen: "none".to_owned(),
+            };
+            self.faults.push(&at, "[[worker]]", || {
+                format!(
+                    "at least one [[worker]] section, with a core of {}",
+                    ranges(&self.host.cores)
+                )
+            });
+        }
+        for worker in config.workers() {
+            if matches!(worker.core, Field::Absent) {
+                let at = At {
+                    line: worker.at.line,
+                    seen: "none".to_owned(),
+                };
+                self.faults.push(&at, "[[worker]] core", || {
+                    format!("a core of {}", ranges(&self.host.cores))
+                });
+            }
+        }
+
+        let control = std::iter::once(("[control] core", &config.control_core));
+        let workers = config
+            .workers()
+            .iter()
+            .map(|worker| ("[[worker]] core", &worker.core));
+        let mut named: Vec<(&str, CoreId, &At)> = control
+            .chain(workers)
+            .filter_map(|(place, field)| Some((place, field.get()?, field.at()?)))
+            .collect();
+        named.sort_by_key(|(_, _, at)| at.line);
+        let mut owners: BTreeMap<CoreId, (&str, &At)> = BTreeMap::new();
+        let mut twice = Vec::new();
+        for (place, core, at) in named {
+            if !self.host.cores.contains(&core) {
+                self.faults.push(at, place, || {
+                    format!(
+                        "a core of {}, which are online and allowed to this process",
+                        ranges(&self.host.cores)
+                    )
+                });
+            } else if let Some(owner) = owners.get(&core) {
+                twice.push((place, at, *owner));
+            } else {
+                owners.insert(core, (place, at));
+            }
+        }
+        for (place, at, (owner, owner_at)) in twice {
+            self.faults.push(at, place, || {
+                let free: Vec<_> = self
+                    .host
+                    .cores
+                    .iter()
+                    .copied()
+                    .filter(|core| !owners.contains_key(core))
+                    .collect();
+                let line = owner_at
+                    .line
+                    .map_or_else(String::new, |line| format!(" in line {line}"));
+                format!(
+                    "a core that nobody else has: {owner}{line} has it already; free: {}",
+                    ranges(&free)
+                )
+            });
+        }
+    }
+
+    /// The devices of one worker; empty if that has a fault.
+    fn devices(&mut self, worker: &WorkerText) -> Vec<&'c DeviceLimits> {
+        let host = self.host;
+        let active = || host.devices.iter().filter(|device| device.active);
+        let there = || {
+            let names: Vec<_> = active().map(|device| device.name.as_str()).collect();
+            if names.is_empty() {
+                "no RDMA device of this host has one: see `rdma link` and `ibv_devices`".to_owned()
+            } else {
+                format!("there is {} (`rdma link`)", names.join(", "))
+            }
+        };
+        let names = match &worker.devices {
+            Field::Bad => return Vec::new(),
+            Field::Absent => {
+                let at = At {
+                    line: worker.at.line,
+                    seen: "every one".to_owned(),
+                };
+                let all: Vec<_> = active().collect();
+                if all.is_empty() {
+                    self.faults.push(&at, "[[worker]] devices", || {
+                        format!("needs a device with an active port; {}", there())
+                    });
+                } else if all.len() > LANES_MAX {
+                    self.faults.push(&at, "[[worker]] devices", || {
+                        format!("a list of at most {LANES_MAX} devices; {}", there())
+                    });
+                    return Vec::new();
+                }
+                return all;
+            }
+            Field::Given { value, at } => {
+                if value.len() > LANES_MAX {
+                    self.faults.push(at, "[[worker]] devices", || {
+                        format!(
+                            "at most {LANES_MAX} devices for one worker, these are {}",
+                            value.len()
+                        )
+                    });
+                    return Vec::new();
+                }
+                value
+            }
+        };
+        let mut devices: Vec<&DeviceLimits> = Vec::new();
+        let mut whole = true;
+        for (index, (name, at)) in names.iter().enumerate() {
+            let found = host.devices.iter().find(|device| device.name == *name);
+            let twice = names.iter().take(index).find(|(other, _)| other == name);
+            let allowed = match (found, twice) {
+                (_, Some((_, first))) => {
+                    let line = first.line.unwrap_or(0);
+                    format!("each device once: line {line} names it already")
+                }
+                (None, None) => {
+                    format!("a device with an active port; {}", there())
+                }
+                (Some(device), None) if !device.active => {
+                    format!(
+                        "a device with an active port, this one has none; {}",
+                        there()
+                    )
+                }
+                (Some(device), None) => {
+                    devices.push(device);
+                    continue;
+                }
+            };
+            whole = false;
+            self.faults.push(at, "[[worker]] devices", || allowed);
+        }
+        if whole { devices } else { Vec::new() }
+    }
+
+    /// Each device that is used, and by how many workers.
+    fn used(&mut self, devices: &[Vec<&'c DeviceLimits>]) -> Vec<(&'c DeviceLimits, u32)> {
+        let mut used: Vec<(&DeviceLimits, u32)> = Vec::new();
+        for device in devices.iter().flatten() {
+            match used.iter_mut().find(|(known, _)| known.name == device.name) {
+                Some((_, workers)) => *workers += 1,
+                None => used.push((device, 1)),
+            }
+        }
+        for (device, workers) in &used {
+            if *workers > device.cq_max {
+                let at = self.somewhere(format!("{workers} workers"));
+                self.faults.push(&at, "[[worker]] devices", || {
+                    format!(
+                        "at most {} workers on {}, each with a CQ",
+                        device.cq_max, device.name
+                    )
+                });
+            }
+        }
+        used
+    }
+
+    fn pool(&mut self, used: &[(&DeviceLimits, u32)]) -> PoolPlan {
+        let text = &self.config.pool;
+        let slots = text.slots.or(POOL_SLOTS_DEFAULT);
+        let slot_bytes = text.slot_bytes.or(SLOT_BYTES_DEFAULT);
+
+        if let (Some(slots), Field::Given { value: recv, at }) =
+            (slots, &self.config.queues.recv_depth)
+            && *recv >= slots
+        {
+            self.faults.push(at, "[queues] recv_depth", || {
+                format!(
+                    "at most {}, or [pool] slots = {} and more, now {slots}: a pool holds one \
+                     connection's receives and one send",
+                    slots - 1,
+                    recv + 1
+                )
+            });
+        }
+
+        if let (Some(slots), Some(slot_bytes)) = (slots, slot_bytes) {
+            let bytes = u64::from(slots) * u64::from(slot_bytes);
+            for (device, _) in used {
+                if bytes > device.mr_bytes_max {
+                    let (place, at) = self.blame(&[
+                        ("[pool] slots", &text.slots, slots),
+                        ("[pool] slot_bytes", &text.slot_bytes, slot_bytes),
+                    ]);
+                    self.faults.push(&at, place, || {
+                        format!(
+                            "{slots} slots × {slot_bytes} B = {bytes} B, above the {} B that \
+                             {} registers at once; at most {} slots",
+                            device.mr_bytes_max,
+                            device.name,
+                            device.mr_bytes_max / u64::from(slot_bytes)
+                        )
+                    });
+                }
+            }
+            self.hugepages(bytes);
+        }
+        PoolPlan {
+            slots: slots.unwrap_or(POOL_SLOTS_DEFAULT),
+            slot_bytes: slot_bytes.unwrap_or(SLOT_BYTES_DEFAULT),
+            hugepages: text.hugepages.get().unwrap_or_default(),
+        }
+    }
+
+    fn hugepages(&mut self, pool_bytes: u64) {
+        let Field::Given {
+            value: HugepagePolicy::Require,
+            at,
+        } = &self.config.pool.hugepages
+        else {
+            return;
+        };
+        let (page, free) = (self.host.hugepage_bytes, self.host.free_hugepages_bytes);
+        let pools = self.config.workers().len();
+        if page == 0 {
+            self.faults.push(at, "[pool] hugepages", || {
+                "\"prefer\" or \"off\": this kernel has no huge pages of the explicit kind"
+                    .to_owned()
+            });
+            return;
+        }
+        let need = pool_bytes
+            .div_ceil(page)
+            .saturating_mul(page)
+            .saturating_mul(pools as u64);
+        if need > free {
+            let pages = self
+                .host
+                .hugepages_total
+                .saturating_add((need - free).div_ceil(page));
+            self.faults.push(at, "[pool] hugepages", || {
+                format!(
+                    "needs {need} B in pages of {page} B for {pools} pools, {free} B are free; \
+                     `sysctl vm.nr_hugepages={pages}`, fewer slots, or \"prefer\""
+                )
+            });
+        }
+    }
+
+    fn worker(
+        &mut self,
+        worker: &WorkerText,
+        devices: &[&DeviceLimits],
+        used: &[(&DeviceLimits, u32)],
+    ) -> WorkerPlan {
+        let lanes = u32::try_from(devices.len()).unwrap_or(u32::MAX);
+        let lanes = devices
+            .iter()
+            .filter_map(|device| {
+                let workers = used
+                    .iter()
+                    .find(|(known, _)| known.name == device.name)
+                    .map_or(1, |(_, workers)| *workers);
+                self.lane(device, Share { lanes, workers })
+            })
+            .collect();
+        WorkerPlan {
+            core: worker.core.get(),
+            idle: worker.idle.get().unwrap_or(IdlePolicy::Spin),
+            lanes,
+        }
+    }
+
+    /// `None` if there is a fault.
+    fn lane(&mut self, device: &DeviceLimits, share: Share) -> Option<LanePlan> {
+        let queues = &self.config.queues;
+        let cq_room = self.cq_room(device);
+
+        // Defaults leave room for the other queue.
+        let room = cq_room.unwrap_or(u32::MAX);
+        let room_beside = |other: &Field<u32>| {
+            other
+                .get()
+                .map_or(room / 2, |other| room.saturating_sub(other))
+        };
+        let slots = self.config.pool.slots.or(POOL_SLOTS_DEFAULT);
+        let send_default = SEND_DEPTH_DEFAULT.min(room_beside(&queues.recv_depth));
+        let recv_default = RECV_DEPTH_DEFAULT
+            .min(room_beside(&queues.send_depth))
+            .min(slots.map_or(u32::MAX, |slots| slots - 1));
+        let send = self.depth(
+            "[queues] send_depth",
+            &queues.send_depth,
+            device,
+            send_default,
+        );
+        let recv = self.depth(
+            "[queues] recv_depth",
+            &queues.recv_depth,
+            device,
+            recv_default,
+        );
+        let (cq_room, send, recv) = (cq_room?, send?, recv?);
+
+        let fit = cq_room / (send + recv);
+        let default = CONNECTIONS_DEFAULT
+            .min(fit)
+            .min(device.qp_max / share.workers)
+            .min(CONNECTIONS_MAX / share.lanes)
+            .max(1);
+        let connections = queues.connections_max.or(default)?;
+        self.connections_fit(device, share, connections)?;
+
+        let need = u64::from(connections) * (u64::from(send) + u64::from(recv));
+        let cq_depth = match u32::try_from(need) {
+            Ok(need) if need <= cq_room => {
+                let rounded = need.checked_next_power_of_two();
+                queues
+                    .cq_depth
+                    .get()
+                    .or(rounded.filter(|&depth| depth <= cq_room))
+                    .unwrap_or(need)
+            }
+            Ok(_) | Err(_) => {
+                let (place, at) = self.blame(&[
+                    (
+                        "[queues] connections_max",
+                        &queues.connections_max,
+                        connections,
+                    ),
+                    ("[queues] cq_depth", &queues.cq_depth, cq_room),
+                    ("[queues] send_depth", &queues.send_depth, send),
+                    ("[queues] recv_depth", &queues.recv_depth, recv),
+                ]);
+                self.faults.push(&at, place, || {
+                    let depth = if matches!(queues.cq_depth, Field::Absent) {
+                        format!("the CQ's {cq_room} that {} has by default", device.name)
+                    } else {
+                        format!("the cq_depth of {cq_room}")
+                    };
+                    let fits = if fit == 0 {
+                        format!("at most {cq_room} for send_depth + recv_depth")
+                    } else {
+                        format!("at most {fit} connections")
+                    };
+                    let deeper = if need <= u64::from(device.cq_depth_max) {
+                        format!(", or cq_depth = {need}")
+                    } else {
+                        format!("; {} has CQs up to {}", device.name, device.cq_depth_max)
+                    };
+                    format!(
+                        "{connections} connections × (send_depth {send} + recv_depth {recv}) = \
+                         {need} completions, above {depth}; {fits}{deeper}"
+                    )
+                });
+                return None;
+            }
+        };
+        Some(LanePlan {
+            device: device.name.clone(),
+            cq_depth,
+            send_depth: send,
+            recv_depth: recv,
+            inline_bytes: queues.inline_bytes.get().unwrap_or(INLINE_DEFAULT_BYTES),
+            connections_max: connections,
+        })
+    }
+
+    /// Entries that the CQ has, or may have by default.
+    fn cq_room(&mut self, device: &DeviceLimits) -> Option<u32> {
+        match &self.config.queues.cq_depth {
+            Field::Bad => None,
+            Field::Absent => Some(part(device.cq_depth_max).min(CQ_DEPTH_DEFAULT_MAX)),
+            Field::Given { value, .. } if *value <= device.cq_depth_max => Some(*value),
+            Field::Given { at, .. } => {
+                self.faults.push(at, "[queues] cq_depth", || {
+                    format!(
+                        "at most {}, the depth of a CQ on {} (`ibv_devinfo -v -d {}`)",
+                        device.cq_depth_max, device.name, device.name
+                    )
+                });
+                None
+            }
+        }
+    }
+
+    fn depth(
+        &mut self,
+        place: &'static str,
+        field: &Field<u32>,
+        device: &DeviceLimits,
+        default: u32,
+    ) -> Option<u32> {
+        let value = field.or(default.min(part(device.qp_depth_max)).max(1))?;
+        if value <= device.qp_depth_max {
+            return Some(value);
+        }
+        let (place, at) = self.blame(&[(place, field, value)]);
+        self.faults.push(&at, place, || {
+            format!(
+                "at most {}, the depth of a queue on {} (`ibv_devinfo -v -d {}`)",
+                device.qp_depth_max, device.name, device.name
+            )
+        });
+        None
+    }
+
+    /// The device has the QPs, and the worker the numbers for them.
+    fn connections_fit(
+        &mut self,
+        device: &DeviceLimits,
+        share: Share,
+        connections: u32,
+    ) -> Option<()> {
+        let Share { lanes, workers } = share;
+        let on_worker = u64::from(connections) * u64::from(lanes);
+        let on_device = u64::from(connections) * u64::from(workers);
+        let allowed = if on_worker > u64::from(CONNECTIONS_MAX) {
+            format!(
+                "at most {}: {lanes} devices make {on_worker} connections of one worker, which \
+                 has at most {CONNECTIONS_MAX}",
+                CONNECTIONS_MAX / lanes
+            )
+        } else if on_device > u64::from(device.qp_max) {
+            format!(
+                "at most {}: {workers} workers make {on_device} connections on {}, which has {} \
+                 QPs",
+                device.qp_max / workers,
+                device.name,
+                device.qp_max
+            )
+        } else {
+            return Some(());
+        };
+        let field = &self.config.queues.connections_max;
+        let (place, at) = self.blame(&[("[queues] connections_max", field, connections)]);
+        self.faults.push(&at, place, || allowed);
+        None
+    }
+
+    /// The first of these keys that the file has; if none, the first with its default.
+    fn blame(&self, keys: &[(&'static str, &Field<u32>, u32)]) -> (&'static str, At) {
+        let given = keys
+            .iter()
+            .find_map(|(place, field, _)| Some((*place, field.at()?.clone())));
+        given.unwrap_or_else(|| {
+            let (place, value) = keys
+                .first()
+                .map_or(("", 0), |(place, _, value)| (*place, *value));
+            (place, self.somewhere(format!("{value} (default)")))
+        })
+    }
+
+    /// The line of a fault that no key made.
+    fn somewhere(&self, seen: String) -> At {
+        let worker = self.config.workers().first();
+        At {
+            line: worker.and_then(|worker| worker.at.line),
+            seen,
+        }
+    }
+}
+
+/// The share of a device's limit that a default takes; at least 1.
+fn part(limit: u32) -> u32 {
+    let part = u64::from(limit) * u64::from(DEVICE_SHARE_PERCENT) / 100;
+    u32::try_from(part).unwrap_or(limit).max(1)
+}
+
+fn connection(config: &Config) -> ConnectionPlan {
+    let text = &config.connection;
+    let millis = |field: &Field<u32>, default: u32| {
+        Duration::from_millis(u64::from(field.get().unwrap_or(default)))
+    };
+    ConnectionPlan {
+        resolve_timeout: millis(&text.resolve_timeout_ms, RESOLVE_TIMEOUT_MS_DEFAULT),
+        connect_timeout: millis(&text.connect_timeout_ms, CONNECT_TIMEOUT_MS_DEFAULT),
+        drain_deadline: millis(&text.drain_deadline_ms, DRAIN_DEADLINE_MS_DEFAULT),
+        retry_count: text.retry_count.get().unwrap_or(RETRY_COUNT_MAX),
+        rnr_retry_count: text.rnr_retry_count.get().unwrap_or(RETRY_COUNT_MAX),
+    }
+}

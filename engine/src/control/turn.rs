@@ -1,0 +1,273 @@
+//! One turn of control: events are read, each is fed to its connection's machine, and what the
+//! machine asks for is done.
+
+use super::machine::{Action, Input, Machine};
+use super::{Control, Handle};
+use crate::fabric::{AsyncEvent, AsyncSubject, CmEvent, CmEventKind, Fabric};
+use crate::types::Nanos;
+use crate::worker::{CloseReason, Command, Event, Turn};
+
+/// Events of one source in one turn.
+const EVENTS_MAX: usize = 64;
+
+impl<F: Fabric> Control<F> {
+    /// One pass over every source of events; never blocks.
+    pub fn turn(&mut self, now: Nanos) -> Turn {
+        self.now = now;
+        // Nothing to take is the usual case; a broken eventfd would only cost a delayed turn.
+        let _ = self.wake.drain();
+        let mut work = self.read_cm_events();
+        work += self.read_async_events();
+        work += self.read_worker_events();
+        work += self.check_deadlines();
+        self.work_off();
+        for post in &mut self.posts {
+            post.flush();
+        }
+        self.end_workers();
+        if work == 0 { Turn::Idle } else { Turn::Busy }
+    }
+
+    fn read_cm_events(&mut self) -> usize {
+        for taken in 0..EVENTS_MAX {
+            match self.fabric.next_event() {
+                Ok(Some(event)) => self.on_cm_event(event),
+                Ok(None) => return taken,
+                Err(error) => {
+                    tracing::error!(%error, "the connection manager's channel failed");
+                    return taken;
+                }
+            }
+            // An id must be gone before its event could be read for another.
+            self.work_off();
+        }
+        EVENTS_MAX
+    }
+
+    fn on_cm_event(&mut self, event: CmEvent<F::Id>) {
+        let CmEvent { id, kind, status, private_data, request, .. } = event;
+        tracing::debug!(?kind, status, "connection manager event");
+        if let Some(new_id) = request {
+            let asked = (event.responder_resources, event.initiator_depth);
+            return self.on_request(id, new_id, private_data, asked);
+        }
+        let Some(handle) = self.by_id.get(&id).copied() else { return };
+        if let Some(listener) = self.listeners.get(&handle) {
+            if kind == CmEventKind::DeviceRemoval {
+                tracing::warn!(at = %listener.at, "the device of a listener was removed");
+                if let Some(listener) = self.listeners.remove(&handle) {
+                    self.by_id.remove(&id);
+                    self.fabric.destroy_id(listener.id);
+                }
+            }
+            return;
+        }
+        if let Some(conn) = self.conns.get_mut(&handle) {
+            if matches!(kind, CmEventKind::ConnectResponse | CmEventKind::Established)
+                && conn.machine.role() == crate::worker::Role::Active
+                || kind == CmEventKind::Rejected
+            {
+                conn.peer_data = private_data;
+                if kind != CmEventKind::Rejected {
+                    conn.params.responder_resources =
+                        conn.params.responder_resources.min(event.responder_resources);
+                    conn.params.initiator_depth =
+                        conn.params.initiator_depth.min(event.initiator_depth);
+                }
+            }
+        }
+        self.feed(handle, Input::Cm(kind, status));
+    }
+
+    fn on_request(
+        &mut self,
+        listener: crate::fabric::IdKey,
+        mut id: F::Id,
+        data: crate::fabric::PrivateData,
+        (responder_resources, initiator_depth): (u8, u8),
+    ) {
+        let listener = self.by_id.get(&listener).and_then(|h| self.listeners.get(h));
+        let Some(listener) = listener else {
+            // The listener went while the request was under way.
+            let _ = self.fabric.reject(&mut id, &crate::fabric::PrivateData::EMPTY);
+            return self.fabric.destroy_id(id);
+        };
+        let mut params = self.params(listener.answer);
+        params.responder_resources = params.responder_resources.min(responder_resources);
+        params.initiator_depth = params.initiator_depth.min(initiator_depth);
+        let peer = self.fabric.peer_endpoint(&id).map_or_else(|| "a peer".into(), |e| e.to_string());
+        let mut actions = Vec::new();
+        let machine = Machine::passive(&mut actions);
+        let handle = self.record(machine, id, params, peer, 0);
+        if let Some(conn) = self.conns.get_mut(&handle) {
+            conn.peer_data = data;
+        }
+        self.todo.push_back((handle, actions));
+    }
+
+    fn read_async_events(&mut self) -> usize {
+        for taken in 0..EVENTS_MAX {
+            let Some(event) = self.fabric.next_async_event() else { return taken };
+            self.on_async_event(&event);
+        }
+        EVENTS_MAX
+    }
+
+    fn on_async_event(&mut self, event: &AsyncEvent) {
+        let AsyncEvent { device, subject, name, comm_est, fatal } = event;
+        if *fatal {
+            tracing::error!(%device, ?subject, %name, "asynchronous event");
+        } else {
+            tracing::info!(%device, ?subject, %name, "asynchronous event");
+        }
+        let touched: Vec<Handle> = self
+            .conns
+            .values()
+            .filter(|c| c.device == *device)
+            .filter(|c| match subject {
+                AsyncSubject::Qp(number) => c.qp_number == Some(*number),
+                // A port that is down may come up again within the retries.
+                AsyncSubject::Port(_) => false,
+                AsyncSubject::Cq | AsyncSubject::Srq | AsyncSubject::Device => true,
+            })
+            .map(|c| c.handle)
+            .collect();
+        for handle in touched {
+            if *comm_est {
+                if let Some(id) = self.conns.get_mut(&handle).and_then(|c| c.id.as_mut()) {
+                    self.fabric.notify_established(id);
+                }
+            } else if *fatal {
+                self.feed(handle, Input::Close(CloseReason::DeviceError));
+            }
+        }
+    }
+
+    fn read_worker_events(&mut self) -> usize {
+        let mut work = 0;
+        for worker in 0..self.posts.len() {
+            let mut events = Vec::new();
+            let post = &mut self.posts[worker];
+            work += post.link.end.events.pop_batch(EVENTS_MAX, |e| events.push(e));
+            for event in events {
+                self.on_worker_event(event);
+                self.work_off();
+            }
+            let post = &mut self.posts[worker];
+            if !post.lost && post.link.end.events.is_abandoned() && post.link.end.events.is_empty()
+            {
+                post.lost = true;
+                work += 1;
+                self.on_worker_lost(worker);
+            }
+        }
+        work
+    }
+
+    fn on_worker_event(&mut self, event: Event<F>) {
+        tracing::debug!(?event, "worker event");
+        let (conn, input) = match event {
+            Event::Armed(conn) => (conn, Input::Armed),
+            Event::Refused(conn, qp) => {
+                self.take_back(conn, qp);
+                (conn, Input::Refused)
+            }
+            Event::CloseRequested(conn, reason) => (conn, Input::Close(reason)),
+            Event::Stopped(conn) => (conn, Input::Stopped),
+            Event::Drained { conn, qp, missing } => {
+                if missing > 0 {
+                    tracing::warn!(%conn, missing, "the device never completed some work requests");
+                }
+                self.take_back(conn, qp);
+                (conn, Input::Drained)
+            }
+            Event::Released(conn) => (conn, Input::Released),
+        };
+        if let Some(handle) = self.by_conn.get(&conn).copied() {
+            self.feed(handle, input);
+        }
+    }
+
+    fn take_back(&mut self, conn: crate::worker::ConnId, qp: F::Qp) {
+        let handle = self.by_conn.get(&conn);
+        if let Some(c) = handle.and_then(|h| self.conns.get_mut(h)) {
+            c.qp_back = Some(qp);
+        }
+    }
+
+    fn on_worker_lost(&mut self, worker: usize) {
+        let on_it = |c: &super::Conn<F>| c.place.is_some_and(|p| p.worker == worker);
+        let handles: Vec<Handle> =
+            self.conns.values().filter(|c| on_it(c)).map(|c| c.handle).collect();
+        if !self.exit_sent {
+            tracing::error!(worker, connections = handles.len(), "a worker's thread has ended");
+        }
+        for handle in handles {
+            self.feed(handle, Input::WorkerLost);
+        }
+    }
+
+    fn check_deadlines(&mut self) -> usize {
+        let due: Vec<Handle> =
+            self.conns.values().filter(|c| c.deadline <= self.now).map(|c| c.handle).collect();
+        for handle in &due {
+            if let Some(conn) = self.conns.get_mut(handle) {
+                let state = conn.machine.state();
+                if conn.machine.awaits_worker() {
+                    tracing::warn!(?handle, %state, "a worker is late");
+                }
+                conn.deadline = self.now + self.timing.drain;
+            }
+            self.feed(*handle, Input::Timeout);
+        }
+        due.len()
+    }
+
+    /// Gives an input to a connection's machine; what it asks for is done by `work_off`.
+    pub(super) fn feed(&mut self, handle: Handle, input: Input) {
+        let Some(conn) = self.conns.get_mut(&handle) else { return };
+        let (before, ended) = (conn.machine.state(), conn.machine.cause().is_some());
+        let mut actions = Vec::new();
+        conn.machine.on(input, &mut actions);
+        let after = conn.machine.state();
+        if conn.machine.cause().is_some() && !ended {
+            conn.waited = self.now - conn.since;
+        }
+        if after != before {
+            tracing::debug!(?handle, ?input, ?before, ?after, "connection");
+            let deadline = self.deadline_of(after);
+            if let Some(conn) = self.conns.get_mut(&handle) {
+                (conn.deadline, conn.since) = (deadline, self.now);
+            }
+        }
+        if !actions.is_empty() {
+            self.todo.push_back((handle, actions));
+        }
+    }
+
+    /// Does what machines asked for. A failure is fed back, and voids the rest of that list.
+    pub(super) fn work_off(&mut self) {
+        while let Some((handle, actions)) = self.todo.pop_front() {
+            for action in actions {
+                if let Err(error) = self.execute(handle, action) {
+                    tracing::debug!(?handle, ?action, %error, "an action failed");
+                    if let Some(conn) = self.conns.get_mut(&handle) {
+                        conn.error = Some(error);
+                    }
+                    self.feed(handle, Input::ActionFailed);
+                    break;
+                }
+                debug_assert!(action == Action::Finish || self.conns.contains_key(&handle));
+            }
+        }
+    }
+
+    fn end_workers(&mut self) {
+        if self.stopping && self.conns.is_empty() && !self.exit_sent {
+            self.exit_sent = true;
+            for post in &mut self.posts {
+                post.send(Command::Exit);
+            }
+        }
+    }
+}

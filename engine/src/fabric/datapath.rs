@@ -1,0 +1,201 @@
+//! The datapath side of a fabric: post, poll, arm. No call here allocates, locks or sleeps.
+//!
+//! Who owns a buffer when: from a post that was accepted until the completion that retires it the
+//! memory belongs to the device. The caller keeps the handle out of everyone's reach meanwhile.
+
+use crate::types::{Lkey, QpNum};
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+/// A SEND. Constant fields of the native work request are written once, by the lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendWr {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// First byte of the payload.
+    pub addr: u64,
+    /// Bytes of the payload; 0 is a message too.
+    pub len: u32,
+    /// Key of the memory; not used for inline data.
+    pub lkey: Lkey,
+    /// Ask for a completion. Errors complete in any case.
+    pub signalled: bool,
+    /// Copy the payload at the post: the memory is free again when the post returns.
+    pub inline: bool,
+}
+
+/// A receive: `len` bytes at `addr` for one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvWr {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// First byte of the buffer.
+    pub addr: u64,
+    /// Bytes of the buffer.
+    pub len: u32,
+    /// Key of the memory.
+    pub lkey: Lkey,
+}
+
+/// A chain was cut: the first `posted` work requests are the device's, the rest never were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostFailure {
+    /// Work requests of the chain that were accepted.
+    pub posted: usize,
+    /// The provider's errno.
+    pub errno: i32,
+}
+
+/// Status of a completion (`ibv_poll_cq(3)`, IBTA 11.6.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum WcStatus {
+    /// The operation succeeded.
+    Success,
+    /// The message was longer than the buffer posted for it.
+    LocalLength,
+    /// Internal QP consistency error.
+    LocalQpOperation,
+    /// Internal error of an end-to-end context (not RC).
+    LocalEec,
+    /// The memory named is not registered for the access.
+    LocalProtection,
+    /// The QP was in the error state: the operation was not executed, or not to our knowledge.
+    Flushed,
+    /// A memory window could not be bound.
+    MwBind,
+    /// The peer answered with something unexpected.
+    BadResponse,
+    /// Local access error in a remote write.
+    LocalAccess,
+    /// The peer refused the request: a message longer than its receive buffer, or an operation
+    /// that its QP does not take.
+    RemoteInvalidRequest,
+    /// The peer's memory is not registered for the access.
+    RemoteAccess,
+    /// The peer could not complete the operation.
+    RemoteOperation,
+    /// The peer did not answer within the retries.
+    RetryExceeded,
+    /// The peer had no receive posted within the RNR retries.
+    RnrRetryExceeded,
+    /// Every other status, by the provider's number.
+    Other(u8),
+}
+
+impl WcStatus {
+    /// What failed and what mends it, for people.
+    #[must_use]
+    pub fn advice(self) -> &'static str {
+        match self {
+            Self::Success => "no error",
+            Self::LocalLength => {
+                "a message was longer than the receive buffer: raise [pool] slot_bytes here"
+            }
+            Self::RemoteInvalidRequest => {
+                "the peer refused the message, usually because it is longer than its receive \
+                 buffer: raise [pool] slot_bytes on the peer"
+            }
+            Self::RetryExceeded => {
+                "the peer did not answer within the retries: is it alive, and the link up?"
+            }
+            Self::RnrRetryExceeded => {
+                "the peer posted no receive in time: raise [queues] recv_depth on the peer"
+            }
+            Self::RemoteAccess => "the peer's memory does not allow this access",
+            Self::LocalProtection | Self::LocalAccess => "local memory does not allow this access",
+            Self::Flushed => "the connection was already in error",
+            Self::LocalQpOperation
+            | Self::LocalEec
+            | Self::MwBind
+            | Self::BadResponse
+            | Self::RemoteOperation
+            | Self::Other(_) => "the provider gives no further reason; see dmesg",
+        }
+    }
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Success => f.write_str("success"),
+            Self::LocalLength => f.write_str("local length error"),
+            Self::LocalQpOperation => f.write_str("local QP operation error"),
+            Self::LocalEec => f.write_str("local EE context error"),
+            Self::LocalProtection => f.write_str("local protection error"),
+            Self::Flushed => f.write_str("flushed"),
+            Self::MwBind => f.write_str("memory window bind error"),
+            Self::BadResponse => f.write_str("bad response"),
+            Self::LocalAccess => f.write_str("local access error"),
+            Self::RemoteInvalidRequest => f.write_str("remote invalid request"),
+            Self::RemoteAccess => f.write_str("remote access error"),
+            Self::RemoteOperation => f.write_str("remote operation error"),
+            Self::RetryExceeded => f.write_str("transport retries exceeded"),
+            Self::RnrRetryExceeded => f.write_str("RNR retries exceeded"),
+            Self::Other(n) => write!(f, "completion status {n}"),
+        }
+    }
+}
+
+/// What completed. Valid only on success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WcOpcode {
+    /// A SEND of ours.
+    Send,
+    /// A message came in.
+    Recv,
+    /// Any other, by the provider's number.
+    Other(u32),
+}
+
+/// One completion, read in place. On an error only `wr_id`, `status`, `qp_num` and `vendor_err`
+/// are valid (`ibv_poll_cq(3)`).
+pub trait WorkCompletion: Copy {
+    /// The caller's word of the work request.
+    fn wr_id(&self) -> u64;
+    /// How it ended.
+    fn status(&self) -> WcStatus;
+    /// Whether it succeeded; cheaper than [`WorkCompletion::status`].
+    fn is_success(&self) -> bool;
+    /// What completed.
+    fn opcode(&self) -> WcOpcode;
+    /// Bytes received.
+    fn byte_len(&self) -> u32;
+    /// QP that it completed on.
+    fn qp_num(&self) -> QpNum;
+    /// The provider's own code.
+    fn vendor_err(&self) -> u32;
+}
+
+/// One CQ and what is posted to complete on it. Owned by one worker.
+pub trait Lane {
+    /// Posting half of a QP of this lane.
+    type Qp;
+    /// A completion as the provider writes it.
+    type Wc: WorkCompletion;
+
+    /// A completion to fill arrays with.
+    fn blank() -> Self::Wc;
+    /// Takes up to `into.len()` completions; gives their number.
+    fn poll(&mut self, into: &mut [Self::Wc]) -> usize;
+    /// Posts a chain of at most [`crate::limits::POST_CHAIN_MAX`] SENDs behind one doorbell.
+    ///
+    /// # Errors
+    /// The provider took only the head of the chain.
+    fn post_send(&mut self, qp: &mut Self::Qp, chain: &[SendWr]) -> Result<(), PostFailure>;
+    /// Posts a chain of at most [`crate::limits::POST_CHAIN_MAX`] receives behind one doorbell.
+    ///
+    /// # Errors
+    /// The provider took only the head of the chain.
+    fn post_recv(&mut self, qp: &mut Self::Qp, chain: &[RecvWr]) -> Result<(), PostFailure>;
+
+    /// Readable after [`Lane::arm`] and a completion; `None` for a lane made without events.
+    fn event_fd(&self) -> Option<BorrowedFd<'_>>;
+    /// Asks for an event at the next completion. Poll again before sleeping.
+    ///
+    /// # Errors
+    /// The provider's errno.
+    fn arm(&mut self) -> Result<(), i32>;
+    /// Takes and acknowledges the events that woke the worker.
+    fn drain_events(&mut self);
+}

@@ -1,0 +1,338 @@
+//! Devices, protection domains, CQs and registrations: control's side of what a lane stands on.
+//!
+//! ```text
+//!  rdma_get_devices ─► ibv_context (librdmacm's) ─► PD ─┬─► CQ (+ channel)   one a lane
+//!                                                       ├─► parent domain    one a lane, for QPs
+//!                                                       └─► MR               one a pool
+//! ```
+//! A PD of any other context than librdmacm's is refused by rdma_cm (EINVAL). Every handle holds an
+//! `Arc` of what it stands on, so nothing is destroyed under a user. Imports memory, types.
+#![allow(unsafe_code, reason = "libibverbs is C")]
+
+use super::open::errno;
+use crate::fabric::{FabricError, Step};
+use crate::memory::{Access, Region, Registrar, Registration};
+use crate::sys::rlimit;
+use crate::types::{DeviceLimits, Lkey, Rkey};
+use rdma_sys::{
+    ibv_access_flags, ibv_alloc_parent_domain, ibv_alloc_pd, ibv_alloc_td, ibv_comp_channel,
+    ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_dealloc_pd, ibv_dealloc_td,
+    ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_mr, ibv_parent_domain_init_attr,
+    ibv_pd, ibv_reg_mr, ibv_td, ibv_td_init_attr,
+};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// A device that librdmacm opened, with one PD. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Device {
+    inner: Arc<DeviceInner>,
+}
+
+#[derive(Debug)]
+struct DeviceInner {
+    context: NonNull<ibv_context>,
+    pd: NonNull<ibv_pd>,
+    limits: DeviceLimits,
+    /// errno of the registration with relaxed ordering: 0 had, -1 not tried yet.
+    relaxed_ordering: AtomicI32,
+}
+
+// SAFETY: libibverbs is thread safe (its manual: "all functions may be called from every thread");
+// the context is librdmacm's and lives to the end of the process or the device's removal, which
+// closes it only after `rdma_get_devices` is called again.
+unsafe impl Send for DeviceInner {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceInner {}
+
+impl Drop for DeviceInner {
+    fn drop(&mut self) {
+        // SAFETY: ibv_dealloc_pd requires a PD without users; each MR, CQ, QP and parent domain of
+        // ours holds an Arc of this value.
+        let _ = unsafe { ibv_dealloc_pd(self.pd.as_ptr()) };
+    }
+}
+
+impl Device {
+    /// Allocates the PD. `context` is one that `rdma_get_devices` gave.
+    pub(super) fn new(
+        context: NonNull<ibv_context>,
+        limits: DeviceLimits,
+    ) -> Result<Self, FabricError> {
+        // SAFETY: ibv_alloc_pd requires a live context: librdmacm's is.
+        let pd = NonNull::new(unsafe { ibv_alloc_pd(context.as_ptr()) })
+            .ok_or_else(|| FabricError::new(Step::AllocPd, &limits.name, errno()))?;
+        let relaxed_ordering = AtomicI32::new(-1);
+        Ok(Self { inner: Arc::new(DeviceInner { context, pd, limits, relaxed_ordering }) })
+    }
+
+    pub(super) fn context(&self) -> *mut ibv_context {
+        self.inner.context.as_ptr()
+    }
+
+    pub(super) fn pd(&self) -> *mut ibv_pd {
+        self.inner.pd.as_ptr()
+    }
+
+    pub(super) fn limits(&self) -> &DeviceLimits {
+        &self.inner.limits
+    }
+
+    /// Whether the pools of this device are registered with relaxed ordering.
+    pub(super) fn relaxed_ordering(&self) -> Result<(), String> {
+        match self.inner.relaxed_ordering.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            -1 => Err("no memory registered yet".into()),
+            e => Err(io::Error::from_raw_os_error(e).to_string()),
+        }
+    }
+
+    fn register_with(&self, region: &Region, flags: u32) -> io::Result<NonNull<ibv_mr>> {
+        let flags = i32::try_from(flags).map_err(io::Error::other)?;
+        // SAFETY: ibv_reg_mr requires
+        // - a live PD: `self` holds it;
+        // - memory mapped until deregistration: the registration holds the region's Arc.
+        let mr = unsafe {
+            ibv_reg_mr(self.pd(), region.base().as_ptr().cast(), region.len(), flags)
+        };
+        NonNull::new(mr).ok_or_else(errno)
+    }
+}
+
+/// A registered region.
+#[derive(Debug)]
+pub struct Mr {
+    mr: NonNull<ibv_mr>,
+    lkey: Lkey,
+    rkey: Rkey,
+    _region: Arc<Region>,
+    _device: Device,
+}
+
+// SAFETY: ibv_dereg_mr may be called on every thread; the keys are copies.
+unsafe impl Send for Mr {}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: ibv_dereg_mr requires a live MR; it is destroyed here only. Work requests that
+        // named it are done: the engine drops registrations after the QPs of their lanes.
+        let _ = unsafe { ibv_dereg_mr(self.mr.as_ptr()) };
+    }
+}
+
+impl Registration for Mr {
+    fn lkey(&self) -> Lkey {
+        self.lkey
+    }
+    fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+}
+
+impl Registrar for Device {
+    type Registration = Mr;
+
+    fn register(&self, region: Arc<Region>, access: Access) -> io::Result<Mr> {
+        let mut flags = 0;
+        for (ours, theirs) in [
+            (Access::LOCAL_WRITE, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
+            (Access::REMOTE_READ, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
+            (Access::REMOTE_WRITE, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
+            (Access::REMOTE_ATOMIC, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC),
+        ] {
+            if access.contains(ours) {
+                flags |= theirs.0;
+            }
+        }
+        // Asked through the plain call, which does not hide the kernel's refusal of the flag.
+        let relaxed = flags | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
+        let mr = match self.register_with(&region, relaxed) {
+            Ok(mr) => {
+                self.inner.relaxed_ordering.store(0, Ordering::Relaxed);
+                mr
+            }
+            Err(refusal) => {
+                let code = refusal.raw_os_error().unwrap_or(libc::EINVAL);
+                self.inner.relaxed_ordering.store(code, Ordering::Relaxed);
+                self.register_with(&region, flags)?
+            }
+        };
+        // SAFETY: `mr` was returned by ibv_reg_mr just now.
+        let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
+        Ok(Mr {
+            mr,
+            lkey: Lkey(lkey),
+            rkey: Rkey(rkey),
+            _region: region,
+            _device: self.clone(),
+        })
+    }
+}
+
+/// A CQ, its completion channel, and the protection domain for QPs that complete on it. Shared by
+/// the lane that polls and the QPs that complete; destroyed with the last of them.
+#[derive(Debug)]
+pub(super) struct CqHandle {
+    cq: NonNull<ibv_cq>,
+    depth: u32,
+    channel: Option<NonNull<ibv_comp_channel>>,
+    domain: Option<ThreadDomain>,
+    pub(super) thread_domain: Result<(), String>,
+    device: Device,
+}
+
+#[derive(Debug)]
+struct ThreadDomain {
+    td: NonNull<ibv_td>,
+    pd: NonNull<ibv_pd>,
+}
+
+// SAFETY: libibverbs is thread safe, and the CQ is created without the single-threaded flag, so
+// the provider's lock orders a poll on the worker with a QP's destruction on control.
+unsafe impl Send for CqHandle {}
+// SAFETY: as above.
+unsafe impl Sync for CqHandle {}
+
+impl CqHandle {
+    pub(super) fn create(
+        device: &Device,
+        depth: u32,
+        events: bool,
+    ) -> Result<Arc<Self>, FabricError> {
+        let name = &device.limits().name;
+        let channel = if events { Some(create_channel(device)?) } else { None };
+        let cqe = i32::try_from(depth).unwrap_or(i32::MAX);
+        let channel_ptr = channel.map_or(ptr::null_mut(), NonNull::as_ptr);
+        // SAFETY: ibv_create_cq requires a live context and a channel of that context, or null.
+        let cq =
+            unsafe { ibv_create_cq(device.context(), cqe, ptr::null_mut(), channel_ptr, 0) };
+        let Some(cq) = NonNull::new(cq) else {
+            let error = errno();
+            let memory = error.raw_os_error() == Some(libc::ENOMEM);
+            if let Some(c) = channel {
+                // SAFETY: the channel was created above and has no CQ.
+                unsafe { ibv_destroy_comp_channel(c.as_ptr()) };
+            }
+            let error = FabricError::new(Step::CreateCq, name, error);
+            return Err(if memory { error.advise(memlock_advice()) } else { error });
+        };
+        // SAFETY: `cq` was returned by ibv_create_cq just now.
+        let granted = unsafe { (*cq.as_ptr()).cqe };
+        let (domain, thread_domain) = match ThreadDomain::create(device) {
+            Ok(domain) => (Some(domain), Ok(())),
+            Err(e) => (None, Err(e.to_string())),
+        };
+        Ok(Arc::new(Self {
+            cq,
+            depth: u32::try_from(granted).unwrap_or(depth),
+            channel,
+            domain,
+            thread_domain,
+            device: device.clone(),
+        }))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ibv_cq {
+        self.cq.as_ptr()
+    }
+
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The PD for QPs of this lane: a parent domain with the lane's thread domain where the device
+    /// has them.
+    pub(super) fn qp_pd(&self) -> *mut ibv_pd {
+        self.domain.as_ref().map_or_else(|| self.device.pd(), |d| d.pd.as_ptr())
+    }
+
+    pub(super) fn channel_ptr(&self) -> Option<*mut ibv_comp_channel> {
+        self.channel.map(NonNull::as_ptr)
+    }
+
+    pub(super) fn channel_fd(&self) -> Option<BorrowedFd<'_>> {
+        let channel = self.channel?;
+        // SAFETY: the channel and its fd are closed in `drop` only; the borrow is tied to `self`.
+        Some(unsafe { BorrowedFd::borrow_raw((*channel.as_ptr()).fd) })
+    }
+}
+
+impl Drop for CqHandle {
+    fn drop(&mut self) {
+        // SAFETY: each call requires that nothing uses its object any more: QPs hold an Arc of this
+        // value, the lane too; the CQ goes before its channel, the parent domain before its thread
+        // domain.
+        unsafe {
+            let _ = ibv_destroy_cq(self.cq.as_ptr());
+            if let Some(channel) = self.channel {
+                let _ = ibv_destroy_comp_channel(channel.as_ptr());
+            }
+            if let Some(domain) = &self.domain {
+                let _ = ibv_dealloc_pd(domain.pd.as_ptr());
+                let _ = ibv_dealloc_td(domain.td.as_ptr());
+            }
+        }
+    }
+}
+
+impl ThreadDomain {
+    fn create(device: &Device) -> io::Result<Self> {
+        let mut td_attr = ibv_td_init_attr { comp_mask: 0 };
+        // SAFETY: ibv_alloc_td requires a live context and an attribute to read.
+        let td = NonNull::new(unsafe { ibv_alloc_td(device.context(), &raw mut td_attr) })
+            .ok_or_else(errno)?;
+        let mut attr = ibv_parent_domain_init_attr {
+            pd: device.pd(),
+            td: td.as_ptr(),
+            comp_mask: 0,
+            alloc: None,
+            free: None,
+            pd_context: ptr::null_mut(),
+        };
+        // SAFETY: ibv_alloc_parent_domain requires a live context, and a PD and a TD of it.
+        let pd = unsafe { ibv_alloc_parent_domain(device.context(), &raw mut attr) };
+        let Some(pd) = NonNull::new(pd) else {
+            let error = errno();
+            // SAFETY: the thread domain was created above and has no users.
+            let _ = unsafe { ibv_dealloc_td(td.as_ptr()) };
+            return Err(error);
+        };
+        Ok(Self { td, pd })
+    }
+}
+
+fn create_channel(device: &Device) -> Result<NonNull<ibv_comp_channel>, FabricError> {
+    let fail = |e| FabricError::new(Step::CreateCq, &device.limits().name, e);
+    // SAFETY: ibv_create_comp_channel requires a live context.
+    let channel = NonNull::new(unsafe { ibv_create_comp_channel(device.context()) })
+        .ok_or_else(|| fail(errno()))?;
+    // SAFETY: the channel was created just now, its fd is open.
+    let fd = unsafe { BorrowedFd::borrow_raw((*channel.as_ptr()).fd) };
+    if let Err(e) = super::open::set_nonblocking(fd) {
+        // SAFETY: the channel was created above and has no CQ.
+        unsafe { ibv_destroy_comp_channel(channel.as_ptr()) };
+        return Err(fail(e));
+    }
+    Ok(channel)
+}
+
+/// What to do about ENOMEM: memory that may be locked is the usual limit.
+pub(super) fn memlock_advice() -> String {
+    rlimit::memlock().map_or_else(
+        || "memory that may be locked is not limited: the device itself is out of resources".into(),
+        |bytes| {
+            format!(
+                "memory that may be locked is limited to {} KiB: raise it (`ulimit -l unlimited`, \
+                 or LimitMEMLOCK=infinity in the unit)",
+                bytes / 1024
+            )
+        },
+    )
+}

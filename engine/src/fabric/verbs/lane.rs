@@ -1,0 +1,300 @@
+//! The datapath of the verbs fabric: one CQ polled in batches, chains posted behind one doorbell.
+//!
+//! ```text
+//!  SendWr… ─► template ibv_send_wr chain ─► ibv_post_send ─► NIC
+//!  Wc…     ◄─ ibv_poll_cq, read in place ◄─────────────────── CQ
+//! ```
+//! Constant fields of the work requests are written once in [`Lane::new`]. Never allocates, locks
+//! (beyond what the provider does, see ARCHITECTURE.md) or sleeps. Imports device; imported by mod.
+#![allow(unsafe_code, reason = "the verbs datapath is C")]
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+
+use super::device::CqHandle;
+use super::queue_pair::Qp;
+use crate::fabric::{self, PostFailure, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion};
+use crate::limits::POST_CHAIN_MAX;
+use crate::types::QpNum;
+use rdma_sys::{
+    ibv_ack_cq_events, ibv_get_cq_event, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_recv_wr,
+    ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status,
+    ibv_wr_opcode,
+};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::Arc;
+
+/// A completion as libibverbs writes it.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Wc(ibv_wc);
+
+impl std::fmt::Debug for Wc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wc")
+            .field("wr_id", &self.0.wr_id)
+            .field("status", &self.status())
+            .field("qp_num", &self.0.qp_num)
+            .finish_non_exhaustive()
+    }
+}
+
+impl WorkCompletion for Wc {
+    #[inline]
+    fn wr_id(&self) -> u64 {
+        self.0.wr_id
+    }
+
+    #[inline]
+    fn is_success(&self) -> bool {
+        self.0.status == ibv_wc_status::IBV_WC_SUCCESS
+    }
+
+    fn status(&self) -> WcStatus {
+        match self.0.status {
+            ibv_wc_status::IBV_WC_SUCCESS => WcStatus::Success,
+            ibv_wc_status::IBV_WC_LOC_LEN_ERR => WcStatus::LocalLength,
+            ibv_wc_status::IBV_WC_LOC_QP_OP_ERR => WcStatus::LocalQpOperation,
+            ibv_wc_status::IBV_WC_LOC_EEC_OP_ERR => WcStatus::LocalEec,
+            ibv_wc_status::IBV_WC_LOC_PROT_ERR => WcStatus::LocalProtection,
+            ibv_wc_status::IBV_WC_WR_FLUSH_ERR => WcStatus::Flushed,
+            ibv_wc_status::IBV_WC_MW_BIND_ERR => WcStatus::MwBind,
+            ibv_wc_status::IBV_WC_BAD_RESP_ERR => WcStatus::BadResponse,
+            ibv_wc_status::IBV_WC_LOC_ACCESS_ERR => WcStatus::LocalAccess,
+            ibv_wc_status::IBV_WC_REM_INV_REQ_ERR => WcStatus::RemoteInvalidRequest,
+            ibv_wc_status::IBV_WC_REM_ACCESS_ERR => WcStatus::RemoteAccess,
+            ibv_wc_status::IBV_WC_REM_OP_ERR => WcStatus::RemoteOperation,
+            ibv_wc_status::IBV_WC_RETRY_EXC_ERR => WcStatus::RetryExceeded,
+            ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => WcStatus::RnrRetryExceeded,
+            other => WcStatus::Other(u8::try_from(other).unwrap_or(u8::MAX)),
+        }
+    }
+
+    #[inline]
+    fn opcode(&self) -> WcOpcode {
+        match self.0.opcode {
+            ibv_wc_opcode::IBV_WC_SEND => WcOpcode::Send,
+            ibv_wc_opcode::IBV_WC_RECV => WcOpcode::Recv,
+            other => WcOpcode::Other(other),
+        }
+    }
+
+    #[inline]
+    fn byte_len(&self) -> u32 {
+        self.0.byte_len
+    }
+
+    #[inline]
+    fn qp_num(&self) -> QpNum {
+        QpNum(self.0.qp_num)
+    }
+
+    fn vendor_err(&self) -> u32 {
+        self.0.vendor_err
+    }
+}
+
+/// Work requests that only differ in the fields that a post writes. Boxed once: the addresses that
+/// `next` and `sg_list` hold stay true when the lane moves.
+struct Templates {
+    send: [ibv_send_wr; POST_CHAIN_MAX],
+    send_sge: [ibv_sge; POST_CHAIN_MAX],
+    recv: [ibv_recv_wr; POST_CHAIN_MAX],
+    recv_sge: [ibv_sge; POST_CHAIN_MAX],
+}
+
+impl Templates {
+    fn new() -> Box<Self> {
+        // SAFETY: zero is a valid value of every field: integers, null pointers, and unions of
+        // them.
+        let mut all: Box<Self> = Box::new(unsafe { MaybeUninit::zeroed().assume_init() });
+        for i in 0..POST_CHAIN_MAX {
+            all.send[i].sg_list = &raw mut all.send_sge[i];
+            all.send[i].opcode = ibv_wr_opcode::IBV_WR_SEND;
+            all.recv[i].sg_list = &raw mut all.recv_sge[i];
+            all.recv[i].num_sge = 1;
+            if i + 1 < POST_CHAIN_MAX {
+                all.send[i].next = &raw mut all.send[i + 1];
+                all.recv[i].next = &raw mut all.recv[i + 1];
+            }
+        }
+        all
+    }
+}
+
+/// One CQ and its work request templates; owned by one worker.
+pub struct Lane {
+    cq: Arc<CqHandle>,
+    templates: Box<Templates>,
+}
+
+// SAFETY: the raw pointers in `templates` point into its own box, and `CqHandle` is Send and Sync;
+// `&mut self` on every call keeps it to one thread at a time.
+unsafe impl Send for Lane {}
+
+impl std::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lane").finish_non_exhaustive()
+    }
+}
+
+impl Lane {
+    pub(super) fn new(cq: Arc<CqHandle>) -> Self {
+        Self { cq, templates: Templates::new() }
+    }
+}
+
+/// Index of the work request that libibverbs refused, found by its address in the array. A provider
+/// that names none is taken to have posted all: memory is given back too late rather than too early.
+fn refused<T>(chain: &[T], bad: *const T) -> usize {
+    let base = chain.as_ptr();
+    let offset = (bad as usize).wrapping_sub(base as usize) / size_of::<T>();
+    offset.min(chain.len())
+}
+
+impl fabric::Lane for Lane {
+    type Qp = Qp;
+    type Wc = Wc;
+
+    fn blank() -> Wc {
+        // SAFETY: zero is a valid value of every field: integers, and a union of two of them.
+        Wc(unsafe { MaybeUninit::zeroed().assume_init() })
+    }
+
+    #[inline]
+    fn poll(&mut self, into: &mut [Wc]) -> usize {
+        let room = i32::try_from(into.len()).unwrap_or(i32::MAX);
+        // SAFETY: ibv_poll_cq requires
+        // - a live CQ: `self.cq` destroys it only when its last holder is gone;
+        // - room for `room` completions: `Wc` is a transparent ibv_wc and `into` has that many;
+        // - it may run beside other users of the CQ: the provider's lock is kept (no single
+        //   threaded flag), see `device.rs`.
+        let n = unsafe { ibv_poll_cq(self.cq.as_ptr(), room, into.as_mut_ptr().cast::<ibv_wc>()) };
+        // A negative count means that the CQ is broken; the async event CQ_ERR says so to control.
+        usize::try_from(n).unwrap_or(0)
+    }
+
+    #[inline]
+    fn post_send(&mut self, qp: &mut Qp, chain: &[SendWr]) -> Result<(), PostFailure> {
+        let n = chain.len().min(POST_CHAIN_MAX);
+        if n == 0 {
+            return Ok(());
+        }
+        let t = &mut *self.templates;
+        for (i, wr) in chain[..n].iter().enumerate() {
+            t.send_sge[i] = ibv_sge { addr: wr.addr, length: wr.len, lkey: wr.lkey.0 };
+            let native = &mut t.send[i];
+            debug_assert!(native.opcode == ibv_wr_opcode::IBV_WR_SEND);
+            native.wr_id = wr.wr_id;
+            native.num_sge = i32::from(wr.len != 0);
+            native.send_flags = if wr.signalled { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 }
+                | if wr.inline { ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
+        }
+        let next = t.send[n - 1].next;
+        t.send[n - 1].next = ptr::null_mut();
+        let mut bad: *mut ibv_send_wr = ptr::null_mut();
+        // SAFETY: ibv_post_send requires
+        // - a live QP: `qp` is its posting half, and destroying takes that half;
+        // - no other poster on a QP in a thread domain: we hold `&mut qp`, which is not Sync;
+        // - a null-terminated list: `next` of entry n-1 was set to null above, the entries before
+        //   it link to their successors since `Templates::new`;
+        // - gather entries valid during the call: they stand in the same box;
+        // - payload valid until completion: the caller of `Lane::post_send` owns the handles in
+        //   its in-flight table; inline payload is copied during the call.
+        let errno = unsafe { ibv_post_send(qp.as_ptr(), t.send.as_mut_ptr(), &raw mut bad) };
+        t.send[n - 1].next = next;
+        if errno == 0 {
+            return Ok(());
+        }
+        Err(PostFailure { posted: refused(&t.send[..n], bad), errno: errno.abs() })
+    }
+
+    #[inline]
+    fn post_recv(&mut self, qp: &mut Qp, chain: &[RecvWr]) -> Result<(), PostFailure> {
+        let n = chain.len().min(POST_CHAIN_MAX);
+        if n == 0 {
+            return Ok(());
+        }
+        let t = &mut *self.templates;
+        for (i, wr) in chain[..n].iter().enumerate() {
+            t.recv_sge[i] = ibv_sge { addr: wr.addr, length: wr.len, lkey: wr.lkey.0 };
+            debug_assert!(t.recv[i].num_sge == 1);
+            t.recv[i].wr_id = wr.wr_id;
+        }
+        let next = t.recv[n - 1].next;
+        t.recv[n - 1].next = ptr::null_mut();
+        let mut bad: *mut ibv_recv_wr = ptr::null_mut();
+        // SAFETY: ibv_post_recv requires
+        // - a live QP in INIT or later: control creates it so before it moves the half here, and
+        //   destroying takes that half;
+        // - no other poster: we hold `&mut qp`;
+        // - a null-terminated list with valid entries: as in `post_send`;
+        // - memory valid and ours to give until completion: the caller owns the handles in its
+        //   in-flight table.
+        let errno = unsafe { ibv_post_recv(qp.as_ptr(), t.recv.as_mut_ptr(), &raw mut bad) };
+        t.recv[n - 1].next = next;
+        if errno == 0 {
+            return Ok(());
+        }
+        Err(PostFailure { posted: refused(&t.recv[..n], bad), errno: errno.abs() })
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.cq.channel_fd()
+    }
+
+    fn arm(&mut self) -> Result<(), i32> {
+        // SAFETY: ibv_req_notify_cq requires a live CQ; `self.cq` keeps it.
+        match unsafe { ibv_req_notify_cq(self.cq.as_ptr(), 0) } {
+            0 => Ok(()),
+            errno => Err(errno),
+        }
+    }
+
+    fn drain_events(&mut self) {
+        let Some(channel) = self.cq.channel_ptr() else { return };
+        let mut taken = 0;
+        loop {
+            let mut cq = ptr::null_mut();
+            let mut context = ptr::null_mut();
+            // SAFETY: ibv_get_cq_event requires a live channel, kept by `self.cq`, and two places
+            // to write to. The channel's fd is non-blocking since its creation.
+            let got = unsafe { ibv_get_cq_event(channel, &raw mut cq, &raw mut context) };
+            if got != 0 {
+                break;
+            }
+            taken += 1;
+        }
+        if taken > 0 {
+            // SAFETY: ibv_ack_cq_events requires a live CQ and at most as many events as were
+            // taken; only this CQ is on the channel, so all of them were its own.
+            unsafe { ibv_ack_cq_events(self.cq.as_ptr(), taken) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_linked_and_constant() {
+        let t = Templates::new();
+        for i in 0..POST_CHAIN_MAX {
+            assert_eq!(t.send[i].sg_list.cast_const(), &raw const t.send_sge[i]);
+            assert_eq!(t.recv[i].sg_list.cast_const(), &raw const t.recv_sge[i]);
+            let last = i + 1 == POST_CHAIN_MAX;
+            assert_eq!(t.send[i].next.is_null(), last);
+            assert_eq!(t.recv[i].next.is_null(), last);
+        }
+    }
+
+    #[test]
+    fn the_refused_work_request_is_found_by_its_address() {
+        let t = Templates::new();
+        assert_eq!(refused(&t.send, &raw const t.send[0]), 0);
+        assert_eq!(refused(&t.send, &raw const t.send[7]), 7);
+        assert_eq!(refused(&t.send, ptr::null()), POST_CHAIN_MAX);
+        assert_eq!(refused(&t.send[..4], &raw const t.send[5]), 4);
+    }
+}

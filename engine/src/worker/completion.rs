@@ -1,0 +1,108 @@
+//! From a completion to the handler that it is for.
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+
+use super::connection::Phase;
+use super::wr_id::{Kind, WrId};
+use super::{CloseReason, Completed, Io, Message, Outcome, Service, Worker};
+use crate::fabric::{Fabric, Lane, WcStatus, WorkCompletion};
+use crate::memory::Buffer;
+
+impl<F: Fabric, S: Service> Worker<F, S> {
+    pub(super) fn complete(&mut self, wc: &<F::Lane as Lane>::Wc) {
+        let Some(id) = WrId::parse(wc.wr_id()) else { return };
+        // A completion of an old life: its buffers went back when its QP was destroyed.
+        if self.core.table.by_generation(id.index, id.generation).is_none() {
+            return;
+        }
+        match (id.kind, wc.is_success()) {
+            (Kind::Recv, true) => self.received(id, wc.byte_len()),
+            (Kind::Send, true) => self.sent(id, Outcome::Done),
+            (Kind::Recv, false) => {
+                drop(self.core.table.at(id.index).recvs.take(id.sequence));
+                self.failed(id.index, wc.status());
+            }
+            (Kind::Send, false) => {
+                self.sent(id, Outcome::Unknown(wc.status()));
+                self.failed(id.index, wc.status());
+            }
+        }
+        self.check_drained(id.index);
+    }
+
+    fn received(&mut self, id: WrId, len: u32) {
+        let c = self.core.table.at(id.index);
+        let Some(mut buffer) = c.recvs.take(id.sequence) else { return };
+        if buffer.set_len(len).is_err() {
+            // The NIC says that it wrote past the buffer: nothing in it can be trusted.
+            return self.failed(id.index, WcStatus::LocalLength);
+        }
+        if !c.hungry && matches!(c.phase, Phase::Open | Phase::Closing(_)) {
+            c.hungry = true;
+            self.hungry.push(id.index);
+        }
+        self.core.counters.messages_received.add(1);
+        self.core.counters.recv_bytes.add(u64::from(len));
+        if c.announced {
+            self.deliver(id.index, buffer);
+        } else {
+            c.recvs.keep_early(buffer);
+            self.announce(id.index);
+        }
+    }
+
+    fn deliver(&mut self, index: u16, buffer: Buffer) {
+        let conn = self.core.table.at(index).id;
+        self.service.message(&mut Io::new(&mut self.core), conn, Message::new(buffer));
+    }
+
+    /// Tells the service of a connection whose peer is known, then gives it what came early.
+    pub(super) fn announce(&mut self, index: u16) {
+        let c = self.core.table.at(index);
+        let (Some(peer), false, conn) = (c.peer, c.announced, c.id) else { return };
+        c.announced = true;
+        self.service.connected(&mut Io::new(&mut self.core), conn, &peer);
+        while let Some(buffer) = self.core.table.at(index).recvs.next_early() {
+            self.deliver(index, buffer);
+        }
+    }
+
+    /// A send completed, and with it all before it: errors complete in any case, so those that did
+    /// not are done.
+    fn sent(&mut self, id: WrId, last: Outcome) {
+        let c = self.core.table.at(id.index);
+        let Some(n) = c.sends.retires(id.sequence) else { return };
+        for left in (0..n).rev() {
+            let outcome = if left == 0 { last } else { Outcome::Done };
+            self.retire(id.index, outcome);
+        }
+        let c = self.core.table.at(id.index);
+        if matches!(c.phase, Phase::Closing(_)) && c.sends.is_empty() {
+            self.ask_close(id.index);
+        }
+    }
+
+    /// Gives the oldest send that was posted back to the service.
+    pub(super) fn retire(&mut self, index: u16, outcome: Outcome) -> bool {
+        let c = self.core.table.at(index);
+        let conn = c.id;
+        let Some((token, buffer)) = c.sends.pop() else { return false };
+        let completed = Completed { token, outcome, buffer };
+        self.service.completed(&mut Io::new(&mut self.core), conn, completed);
+        true
+    }
+
+    /// An operation failed: the QP is in error or about to be.
+    fn failed(&mut self, index: u16, status: WcStatus) {
+        self.core.counters.completions_failed.add(1);
+        let c = self.core.table.at(index);
+        if matches!(c.phase, Phase::Open | Phase::Closing(_)) {
+            // A flush without an error before it: the peer ended the connection (iWARP flushes
+            // before DISCONNECTED arrives).
+            c.blame(match status {
+                WcStatus::Flushed => CloseReason::Peer,
+                other => CloseReason::Failed(other),
+            });
+            self.ask_close(index);
+        }
+    }
+}

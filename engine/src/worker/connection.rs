@@ -1,0 +1,169 @@
+//! The connections of one worker: queues, phase, and where a completion finds them.
+//!
+//! ```text
+//!  Vacant ─Adopt─► Open ─close, error─► Closing ─Stop─► Stopped ─Flush─► Flushing ─► Drained
+//!     ▲                     └───────────Stop──────────────┘                            │
+//!     └──────────────────────────────QpGone────────────────────────────────────────────┘
+//! ```
+//! All memory is taken when the worker starts; a connection only fills it.
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+
+use super::recv_queue::RecvQueue;
+use super::send_queue::SendQueue;
+use super::{CloseReason, ConnId, Peer};
+use crate::types::Nanos;
+
+/// What a worker may do with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// No connection.
+    Vacant,
+    /// Posts and completes.
+    Open,
+    /// Takes no new sends; asks for its close when the last completed, or at the deadline.
+    Closing(Nanos),
+    /// Posts nothing; the QP may still complete.
+    Stopped,
+    /// The QP is in ERR: waits for flushes until the deadline.
+    Flushing(Nanos),
+    /// The posting half went back to control.
+    Drained,
+}
+
+/// One place for a connection.
+pub(crate) struct Connection {
+    pub(crate) id: ConnId,
+    pub(crate) lane: u8,
+    pub(crate) phase: Phase,
+    /// The peer, once it is known; the service hears of the connection then.
+    pub(crate) peer: Option<Peer>,
+    /// `connected` was called, so `disconnected` is owed.
+    pub(crate) announced: bool,
+    /// Why it ends; the first reason stands.
+    pub(crate) reason: Option<CloseReason>,
+    /// Control was asked to close it.
+    pub(crate) asked: bool,
+    pub(crate) message_bytes_max: u32,
+    pub(crate) sends: SendQueue,
+    pub(crate) recvs: RecvQueue,
+    /// On the list of those with sends to post.
+    pub(crate) dirty: bool,
+    /// On the list of those with receives to post.
+    pub(crate) hungry: bool,
+    /// On the list of those with a deadline.
+    pub(crate) timed: bool,
+}
+
+impl Connection {
+    fn vacant(worker: u16, index: u16, lane: u8, send_depth: u32, recv_depth: u32) -> Self {
+        Self {
+            // No generation is ever this large, so nothing finds a place before its first Adopt.
+            id: ConnId { worker, index, generation: u32::MAX },
+            lane,
+            phase: Phase::Vacant,
+            peer: None,
+            announced: false,
+            reason: None,
+            asked: false,
+            message_bytes_max: 0,
+            sends: SendQueue::new(send_depth),
+            recvs: RecvQueue::new(recv_depth),
+            dirty: false,
+            hungry: false,
+            timed: false,
+        }
+    }
+
+    /// The first reason stands: later ones are its consequences.
+    pub(crate) fn blame(&mut self, reason: CloseReason) {
+        self.reason.get_or_insert(reason);
+    }
+
+    /// Work requests that the NIC has.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.sends.outstanding() + self.recvs.outstanding()
+    }
+}
+
+/// Every place of a worker. Lane k has a range of its own, for its depths.
+pub(crate) struct Table {
+    places: Box<[Connection]>,
+}
+
+/// Places and depths of one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneCapacity {
+    /// Connections.
+    pub connections: u32,
+    /// Work requests on each send queue.
+    pub send_depth: u32,
+    /// Work requests on each receive queue.
+    pub recv_depth: u32,
+}
+
+impl Table {
+    pub(crate) fn new(worker: u16, lanes: &[LaneCapacity]) -> Self {
+        let places = lanes.iter().enumerate().flat_map(|(lane, c)| {
+            (0..c.connections).map(move |_| (u8::try_from(lane).unwrap_or(u8::MAX), *c))
+        });
+        let places = places
+            .zip(0..=u16::MAX)
+            .map(|((lane, c), index)| {
+                Connection::vacant(worker, index, lane, c.send_depth, c.recv_depth)
+            })
+            .collect();
+        Self { places }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The connection that `id` names, if it is still there.
+    #[inline]
+    pub(crate) fn get(&mut self, id: ConnId) -> Option<&mut Connection> {
+        let place = self.places.get_mut(usize::from(id.index))?;
+        (place.id == id && place.phase != Phase::Vacant).then_some(place)
+    }
+
+    /// The connection at a place, for completions that carry a generation.
+    #[inline]
+    pub(crate) fn by_generation(&mut self, index: u16, generation: u32) -> Option<&mut Connection> {
+        let place = self.places.get_mut(usize::from(index))?;
+        (place.id.generation == generation && place.phase != Phase::Vacant).then_some(place)
+    }
+
+    #[inline]
+    pub(crate) fn at(&mut self, index: u16) -> &mut Connection {
+        &mut self.places[usize::from(index)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_have_ranges_of_their_own() {
+        let lane = |connections, send_depth| LaneCapacity { connections, send_depth, recv_depth: 8 };
+        let mut table = Table::new(0, &[lane(2, 4), lane(3, 16)]);
+        assert_eq!(table.len(), 5);
+        assert_eq!((table.at(1).lane, table.at(1).sends.room()), (0, 4));
+        assert_eq!((table.at(2).lane, table.at(2).sends.room()), (1, 16));
+    }
+
+    #[test]
+    fn an_old_name_finds_nothing() {
+        let lane = LaneCapacity { connections: 1, send_depth: 4, recv_depth: 4 };
+        let mut table = Table::new(0, &[lane]);
+        let id = ConnId { worker: 0, index: 0, generation: 7 };
+        assert!(table.get(id).is_none());
+        assert!(table.by_generation(0, 7).is_none());
+        let place = table.at(0);
+        (place.id, place.phase) = (id, Phase::Open);
+        assert!(table.get(id).is_some());
+        assert!(table.get(ConnId { generation: 6, ..id }).is_none());
+        assert!(table.get(ConnId { index: 9, ..id }).is_none());
+        assert!(table.by_generation(0, 8).is_none());
+    }
+}

@@ -1,0 +1,154 @@
+//! What a handler can do: take buffers, send, close. The only way to post.
+//!
+//! A send goes to the connection's queue; the worker rings the doorbell right after the handlers of
+//! the batch have run, so a lone send leaves at once and a burst leaves behind one doorbell.
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+
+use super::connection::{Phase, Table};
+use super::{ConnId, Token};
+use crate::memory::{Buffer, Exhausted, Pool};
+use crate::metrics::CounterWriter;
+use crate::types::{CoreId, Nanos};
+use std::time::Duration;
+
+/// Why a send was not taken. One variant for each decision that a caller can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The send queue is full: try again after a `completed`.
+    #[error("the send queue is full")]
+    WouldBlock,
+    /// The connection is closing or gone.
+    #[error("the connection is closed")]
+    NotConnected,
+    /// The message exceeds what the device can send.
+    #[error("the message is longer than the device can send")]
+    TooLong,
+}
+
+/// The post failed, so the NIC never saw the buffer; here it is back.
+#[derive(Debug)]
+pub struct Rejected {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// Why.
+    pub reason: PostError,
+}
+
+/// What handlers and the worker's own passes work on.
+pub(crate) struct Core {
+    pub(crate) table: Table,
+    pub(crate) pool: Pool,
+    pub(crate) counters: CounterWriter,
+    /// Connections with sends to post.
+    pub(crate) dirty: Vec<u16>,
+    /// Connections with a deadline.
+    pub(crate) timed: Vec<u16>,
+    pub(crate) now: Nanos,
+    pub(crate) close_deadline: Duration,
+    pub(crate) worker: u16,
+    pub(crate) core: Option<CoreId>,
+}
+
+/// A handler's hands.
+pub struct Io<'a> {
+    core: &'a mut Core,
+}
+
+impl std::fmt::Debug for Io<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Io").field("worker", &self.core.worker).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Io<'a> {
+    #[inline]
+    pub(crate) fn new(core: &'a mut Core) -> Self {
+        Self { core }
+    }
+
+    /// A buffer from the worker's pool.
+    ///
+    /// # Errors
+    /// Every slot is in use; the counter `pool_exhausted` says how often.
+    #[inline]
+    pub fn alloc(&mut self) -> Result<Buffer, Exhausted> {
+        self.core.pool.alloc().inspect_err(|_| self.core.counters.pool_exhausted.add(1))
+    }
+
+    /// Sends the buffer's bytes as one message. It comes back in `completed`, with `token`.
+    ///
+    /// # Errors
+    /// Nothing was sent; the buffer comes back here.
+    #[inline]
+    pub fn send(&mut self, conn: ConnId, buffer: Buffer, token: Token) -> Result<(), Rejected> {
+        let Some(c) = self.core.table.get(conn) else {
+            return Err(Rejected { buffer, reason: PostError::NotConnected });
+        };
+        if c.phase != Phase::Open || !c.announced {
+            return Err(Rejected { buffer, reason: PostError::NotConnected });
+        }
+        if c.sends.room() == 0 {
+            self.core.counters.would_block.add(1);
+            return Err(Rejected { buffer, reason: PostError::WouldBlock });
+        }
+        if buffer.len_bytes() > c.message_bytes_max {
+            return Err(Rejected { buffer, reason: PostError::TooLong });
+        }
+        c.sends.push(buffer, token);
+        if !c.dirty {
+            c.dirty = true;
+            self.core.dirty.push(conn.index);
+        }
+        Ok(())
+    }
+
+    /// Sends that the connection's queue has room for; 0 when it is closed.
+    #[inline]
+    #[must_use]
+    pub fn room(&mut self, conn: ConnId) -> u32 {
+        match self.core.table.get(conn) {
+            Some(c) if c.phase == Phase::Open && c.announced => c.sends.room(),
+            _ => 0,
+        }
+    }
+
+    /// Closes the connection once the sends so far have completed, or the drain deadline is over.
+    /// Does nothing if it is closing or gone.
+    pub fn close(&mut self, conn: ConnId) {
+        let deadline = self.core.now + self.core.close_deadline;
+        let Some(c) = self.core.table.get(conn) else { return };
+        if c.phase == Phase::Open {
+            c.phase = Phase::Closing(deadline);
+            c.blame(super::CloseReason::Local);
+            if !c.timed {
+                c.timed = true;
+                self.core.timed.push(conn.index);
+            }
+        }
+    }
+
+    /// When this turn began.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.core.now
+    }
+
+    /// Bytes of a buffer of this worker's pool.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> u32 {
+        self.core.pool.slot_bytes()
+    }
+
+    /// Number of this worker.
+    #[must_use]
+    pub fn worker(&self) -> u16 {
+        self.core.worker
+    }
+
+    /// Core that this worker is pinned to.
+    #[must_use]
+    pub fn core(&self) -> Option<CoreId> {
+        self.core.core
+    }
+}

@@ -1,0 +1,217 @@
+//! The worker's part in the life of a connection: adopt, announce, stop, flush, release.
+//!
+//! Every step is answered with an event; control takes the next step when it has read the answer, so
+//! a connection has one owner at any time.
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+
+use super::connection::Phase;
+use super::wr_id::{Kind, WrId};
+use super::{
+    CloseReason, Command, Completed, ConnId, Event, Handover, Io, Outcome, Service, Worker,
+};
+use crate::fabric::{Fabric, WcStatus};
+use crate::limits::MAILBOX_BATCH_MAX;
+use crate::ring::spsc::{PopError, PushError};
+use std::time::Duration;
+
+impl<F: Fabric, S: Service> Worker<F, S> {
+    pub(super) fn serve_commands(&mut self) -> usize {
+        for taken in 0..MAILBOX_BATCH_MAX {
+            match self.mailbox.commands.pop() {
+                Ok(command) => self.obey(command),
+                Err(PopError::Empty) => return taken,
+                Err(PopError::Abandoned) => {
+                    // Control is gone: nobody can finish what is open.
+                    self.done = true;
+                    return taken;
+                }
+            }
+        }
+        MAILBOX_BATCH_MAX
+    }
+
+    fn obey(&mut self, command: Command<F>) {
+        match command {
+            Command::Adopt(handover) => self.adopt(handover),
+            Command::Established(conn, peer) => {
+                if let Some(c) = self.core.table.get(conn) {
+                    c.peer.get_or_insert(peer);
+                    self.announce(conn.index);
+                    self.ring_doorbells();
+                }
+            }
+            Command::Stop(conn, reason) => self.stop(conn, reason),
+            Command::Flush(conn, time) => self.flush(conn, time),
+            Command::QpGone(conn) => self.release(conn),
+            Command::Exit => self.done = true,
+        }
+    }
+
+    fn adopt(&mut self, handover: Handover<F>) {
+        let Handover { conn, lane, qp, grant, peer } = handover;
+        let index = conn.index;
+        let Some(lane_state) = self.lanes.get(usize::from(lane)) else {
+            return self.outbox.push_back(Event::Refused(conn, qp));
+        };
+        let fits = usize::from(index) < self.core.table.len() && {
+            let place = self.core.table.at(index);
+            place.phase == Phase::Vacant && place.lane == lane
+        };
+        if !fits {
+            return self.outbox.push_back(Event::Refused(conn, qp));
+        }
+        let c = self.core.table.at(index);
+        c.id = conn;
+        c.phase = Phase::Open;
+        c.peer = peer;
+        c.message_bytes_max = grant.message_bytes_max;
+        (c.announced, c.reason, c.asked) = (false, None, false);
+        c.sends.open(WrId::base(Kind::Send, conn), lane_state.lkey, grant.inline_bytes);
+        c.recvs.open(WrId::base(Kind::Recv, conn), lane_state.lkey);
+        self.qps[usize::from(index)] = Some(qp);
+        let posted = self.post_vacant(index);
+        let c = self.core.table.at(index);
+        if c.recvs.outstanding() == 0 {
+            // Nothing is with the NIC, so the place is free again at once.
+            c.phase = Phase::Vacant;
+            c.recvs.reclaim();
+            if let Some(qp) = self.qps[usize::from(index)].take() {
+                self.outbox.push_back(Event::Refused(conn, qp));
+            }
+            return;
+        }
+        if c.recvs.vacant() > 0 && !c.hungry {
+            c.hungry = true;
+            self.hungry.push(index);
+        }
+        self.core.counters.handovers.add(1);
+        self.outbox.push_back(Event::Armed(conn));
+        if let Err(errno) = posted {
+            self.core.table.at(index).blame(CloseReason::PostRefused(errno));
+            self.ask_close(index);
+        }
+    }
+
+    /// Asks control, once, to close the connection. Nothing is posted on it from here on.
+    pub(super) fn ask_close(&mut self, index: u16) {
+        let c = self.core.table.at(index);
+        if c.asked || c.phase == Phase::Vacant {
+            return;
+        }
+        c.asked = true;
+        if matches!(c.phase, Phase::Open | Phase::Closing(_)) {
+            c.phase = Phase::Stopped;
+        }
+        let reason = c.reason.unwrap_or(CloseReason::Local);
+        self.outbox.push_back(Event::CloseRequested(c.id, reason));
+    }
+
+    fn stop(&mut self, conn: ConnId, reason: CloseReason) {
+        let Some(c) = self.core.table.get(conn) else { return };
+        c.blame(reason);
+        c.asked = true;
+        if matches!(c.phase, Phase::Open | Phase::Closing(_)) {
+            c.phase = Phase::Stopped;
+        }
+        while let Some((token, buffer)) = self.core.table.at(conn.index).sends.take_unposted() {
+            let completed = Completed { token, outcome: Outcome::NeverPosted, buffer };
+            self.service.completed(&mut Io::new(&mut self.core), conn, completed);
+        }
+        self.outbox.push_back(Event::Stopped(conn));
+    }
+
+    fn flush(&mut self, conn: ConnId, time: Duration) {
+        let deadline = self.core.now + time;
+        let Some(c) = self.core.table.get(conn) else { return };
+        c.phase = Phase::Flushing(deadline);
+        if !c.timed {
+            c.timed = true;
+            self.core.timed.push(conn.index);
+        }
+        self.check_drained(conn.index);
+    }
+
+    /// Gives the posting half back when everything outstanding came in.
+    #[inline]
+    pub(super) fn check_drained(&mut self, index: u16) {
+        let c = self.core.table.at(index);
+        if matches!(c.phase, Phase::Flushing(_)) && c.outstanding() == 0 {
+            self.drained(index);
+        }
+    }
+
+    fn drained(&mut self, index: u16) {
+        let c = self.core.table.at(index);
+        c.phase = Phase::Drained;
+        let (conn, missing) = (c.id, c.outstanding());
+        if let Some(qp) = self.qps[usize::from(index)].take() {
+            self.outbox.push_back(Event::Drained { conn, qp, missing });
+        }
+    }
+
+    /// The QP is destroyed, and the CQ was polled since: what did not complete never will.
+    fn release(&mut self, conn: ConnId) {
+        let Some(c) = self.core.table.get(conn) else { return };
+        debug_assert!(c.phase == Phase::Drained);
+        while self.retire(conn.index, Outcome::Unknown(WcStatus::Flushed)) {}
+        let c = self.core.table.at(conn.index);
+        c.recvs.reclaim();
+        c.phase = Phase::Vacant;
+        let (announced, reason) = (c.announced, c.reason.unwrap_or(CloseReason::Local));
+        if announced {
+            self.service.disconnected(&mut Io::new(&mut self.core), conn, reason);
+        }
+        self.outbox.push_back(Event::Released(conn));
+    }
+
+    pub(super) fn check_deadlines(&mut self) -> usize {
+        let mut work = 0;
+        let mut i = 0;
+        while i < self.core.timed.len() {
+            let index = self.core.timed[i];
+            let now = self.core.now;
+            let c = self.core.table.at(index);
+            let keep = match c.phase {
+                Phase::Closing(deadline) if now < deadline && !c.sends.is_empty() => true,
+                Phase::Closing(_) => {
+                    self.ask_close(index);
+                    work += 1;
+                    false
+                }
+                Phase::Flushing(deadline) if now < deadline => true,
+                Phase::Flushing(_) => {
+                    self.drained(index);
+                    work += 1;
+                    false
+                }
+                Phase::Vacant | Phase::Open | Phase::Stopped | Phase::Drained => false,
+            };
+            if keep {
+                i += 1;
+            } else {
+                self.core.table.at(index).timed = false;
+                self.core.timed.swap_remove(i);
+            }
+        }
+        work
+    }
+
+    /// Moves events to the ring; what does not fit waits for the next turn.
+    pub(super) fn send_events(&mut self) {
+        while let Some(event) = self.outbox.pop_front() {
+            match self.mailbox.events.push(event) {
+                Ok(()) => {}
+                Err(PushError::Full(event)) => {
+                    self.outbox.push_front(event);
+                    return;
+                }
+                Err(PushError::Abandoned(_)) => self.done = true,
+            }
+        }
+    }
+
+    /// Something other than a completion or command can come due.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.core.timed.is_empty() || !self.outbox.is_empty()
+    }
+}

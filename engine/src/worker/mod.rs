@@ -1,0 +1,163 @@
+//! One shard of the data plane: a core, its lanes, its pool, its service.
+//!
+//! ```text
+//!   commands ─► lifecycle ─┐                      ┌─► Service handlers ─► Io
+//!                          ▼                      │                        │
+//!   Worker::turn: poll CQs ──► completions ───────┘     send queues ◄──────┘
+//!                                                            │ doorbells
+//!   events ◄── lifecycle                  receives reposted ─┴─► Lane::post_*
+//! ```
+//! A worker takes no lock, allocates nothing and makes no system call of its own in a turn (idle
+//! policies `yield` and `event` make theirs between turns). It shares nothing with other workers.
+//! Imports fabric, memory, ring, metrics. Imported by control. Never names control.
+
+mod completion;
+mod connection;
+mod io;
+mod lifecycle;
+mod mailbox;
+mod recv_queue;
+mod run;
+mod send_queue;
+mod service;
+mod turn;
+mod wr_id;
+
+pub use connection::LaneCapacity;
+pub use io::{Io, PostError, Rejected};
+pub use mailbox::{Command, ControlEnd, Event, Handover, WorkerEnd, mailbox};
+pub use service::{
+    CloseReason, Completed, ConnId, Message, Outcome, Peer, Role, Service, Token, Turn,
+};
+pub(crate) use wr_id::GENERATIONS;
+
+use crate::fabric::{Fabric, Lane};
+use crate::limits::POLL_BATCH_MAX;
+use crate::memory::{Pool, Registrar, Registration};
+use crate::metrics::CounterWriter;
+use crate::types::{CoreId, IdlePolicy, Lkey, Nanos};
+use connection::Table;
+use io::Core;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+type RegistrationOf<F> = <<F as Fabric>::Device as Registrar>::Registration;
+
+/// A lane as control prepared it.
+pub struct LaneSetup<F: Fabric> {
+    /// The datapath half.
+    pub lane: F::Lane,
+    /// The pool's registration on the lane's device.
+    pub registration: RegistrationOf<F>,
+    /// Connections and depths.
+    pub capacity: LaneCapacity,
+}
+
+/// Everything a worker starts from.
+pub struct WorkerSetup<F: Fabric> {
+    /// Number of the worker.
+    pub number: u16,
+    /// Core it is pinned to.
+    pub core: Option<CoreId>,
+    /// Its lanes.
+    pub lanes: Vec<LaneSetup<F>>,
+    /// Its pool.
+    pub pool: Pool,
+    /// Its end of the mailbox.
+    pub mailbox: WorkerEnd<F>,
+    /// Its counters.
+    pub counters: CounterWriter,
+    /// What it does with idle turns.
+    pub idle: IdlePolicy,
+    /// How long a close waits for sends that are out.
+    pub close_deadline: Duration,
+}
+
+impl<F: Fabric> std::fmt::Debug for WorkerSetup<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkerSetup").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl<F: Fabric> std::fmt::Debug for LaneSetup<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LaneSetup").field("capacity", &self.capacity).finish_non_exhaustive()
+    }
+}
+
+/// One device as this worker uses it.
+struct LaneState<F: Fabric> {
+    lane: F::Lane,
+    lkey: Lkey,
+    wcs: Box<[<F::Lane as Lane>::Wc]>,
+    _registration: RegistrationOf<F>,
+}
+
+/// One shard. Owned by one thread; the caller owns the loop (or calls [`Worker::run`]).
+pub struct Worker<F: Fabric, S: Service> {
+    // Posting halves go first when a worker is dropped: no QP outlives the memory it was given.
+    qps: Box<[Option<F::Qp>]>,
+    lanes: Box<[LaneState<F>]>,
+    core: Core,
+    service: S,
+    mailbox: WorkerEnd<F>,
+    /// Events that wait for room in the ring; bounded by five a connection.
+    outbox: VecDeque<Event<F>>,
+    /// Connections with receives to post.
+    hungry: Vec<u16>,
+    idle: IdlePolicy,
+    done: bool,
+}
+
+impl<F: Fabric, S: Service> std::fmt::Debug for Worker<F, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("number", &self.core.worker).finish_non_exhaustive()
+    }
+}
+
+impl<F: Fabric, S: Service> Worker<F, S> {
+    /// Takes all memory that the worker will ever use.
+    pub fn new(setup: WorkerSetup<F>, service: S) -> Self {
+        let capacities: Vec<LaneCapacity> = setup.lanes.iter().map(|l| l.capacity).collect();
+        let table = Table::new(setup.number, &capacities);
+        let places = table.len();
+        let lanes = setup.lanes.into_iter().map(|l| LaneState {
+            lane: l.lane,
+            lkey: l.registration.lkey(),
+            wcs: vec![F::Lane::blank(); POLL_BATCH_MAX].into_boxed_slice(),
+            _registration: l.registration,
+        });
+        Self {
+            qps: (0..places).map(|_| None).collect(),
+            lanes: lanes.collect(),
+            core: Core {
+                table,
+                pool: setup.pool,
+                counters: setup.counters,
+                dirty: Vec::with_capacity(places),
+                timed: Vec::with_capacity(places),
+                now: Nanos(0),
+                close_deadline: setup.close_deadline,
+                worker: setup.number,
+                core: setup.core,
+            },
+            service,
+            mailbox: setup.mailbox,
+            outbox: VecDeque::with_capacity(5 * places + 1),
+            hungry: Vec::with_capacity(places),
+            idle: setup.idle,
+            done: false,
+        }
+    }
+
+    /// Control has told the worker to end, or is gone: no further turn is needed.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// The service, for a caller that owns the worker.
+    pub fn service(&mut self) -> &mut S {
+        &mut self.service
+    }
+}

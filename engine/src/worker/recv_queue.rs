@@ -1,0 +1,144 @@
+//! The receives of one connection: which buffer stands in which slot of the receive queue.
+//!
+//! A message leaves its slot vacant; vacant slots are filled from the pool and posted in batches.
+//! Messages that come before the service knows the connection wait in `early`, in order.
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+
+use super::wr_id::with_sequence;
+use crate::fabric::RecvWr;
+use crate::limits::POST_CHAIN_MAX;
+use crate::memory::{Buffer, Exhausted, Pool};
+use crate::types::Lkey;
+use std::collections::VecDeque;
+
+/// In-flight table of one receive queue.
+pub(crate) struct RecvQueue {
+    slots: Box<[Option<Buffer>]>,
+    vacant: Vec<u16>,
+    early: VecDeque<Buffer>,
+    depth: u32,
+    posted: u32,
+    base: u64,
+    lkey: Lkey,
+}
+
+/// A chain of receives, built on the stack.
+pub(crate) struct RecvChain {
+    wrs: [RecvWr; POST_CHAIN_MAX],
+    len: usize,
+}
+
+impl RecvChain {
+    pub(crate) fn as_slice(&self) -> &[RecvWr] {
+        &self.wrs[..self.len]
+    }
+}
+
+impl RecvQueue {
+    /// All memory of a queue of `depth`; the connection comes with [`RecvQueue::open`].
+    pub(crate) fn new(depth: u32) -> Self {
+        Self {
+            slots: (0..depth).map(|_| None).collect(),
+            vacant: Vec::with_capacity(depth as usize),
+            early: VecDeque::with_capacity(depth as usize),
+            depth,
+            posted: 0,
+            base: 0,
+            lkey: Lkey(0),
+        }
+    }
+
+    /// Takes up the work of a new connection. Every slot is vacant before.
+    pub(crate) fn open(&mut self, base: u64, lkey: Lkey) {
+        debug_assert!(self.posted == 0 && self.slots.iter().all(Option::is_none));
+        self.vacant.clear();
+        // Low slots are popped first.
+        self.vacant.extend((0..self.depth).rev().filter_map(|i| u16::try_from(i).ok()));
+        self.early.clear();
+        (self.base, self.lkey) = (base, lkey);
+    }
+
+    /// Slots in all.
+    #[inline]
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Slots that have no buffer.
+    #[inline]
+    pub(crate) fn vacant(&self) -> usize {
+        self.vacant.len()
+    }
+
+    /// Receives that the NIC has.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.posted
+    }
+
+    /// Fills vacant slots from the pool. The chain counts as posted: [`RecvQueue::take_back`] undoes
+    /// what the NIC refused.
+    pub(crate) fn fill(&mut self, pool: &Pool) -> (RecvChain, Result<(), Exhausted>) {
+        let blank = RecvWr { wr_id: 0, addr: 0, len: 0, lkey: self.lkey };
+        let mut chain = RecvChain { wrs: [blank; POST_CHAIN_MAX], len: 0 };
+        while chain.len < POST_CHAIN_MAX {
+            let Some(slot) = self.vacant.last().copied() else { break };
+            let buffer = match pool.alloc() {
+                Ok(buffer) => buffer,
+                Err(exhausted) => return (chain, Err(exhausted)),
+            };
+            self.vacant.pop();
+            chain.wrs[chain.len] = RecvWr {
+                wr_id: with_sequence(self.base, u32::from(slot)),
+                addr: buffer.addr(),
+                len: buffer.capacity(),
+                lkey: self.lkey,
+            };
+            chain.len += 1;
+            self.slots[usize::from(slot)] = Some(buffer);
+            self.posted += 1;
+        }
+        (chain, Ok(()))
+    }
+
+    /// The NIC refused the receives of `chain` from `posted` on.
+    pub(crate) fn take_back(&mut self, chain: &RecvChain, posted: usize) {
+        for wr in &chain.as_slice()[posted..] {
+            let slot = u16::try_from(wr.wr_id & 0xffff).unwrap_or(0);
+            drop(self.take(u32::from(slot)));
+        }
+    }
+
+    /// The buffer of a slot whose receive completed. `None`: the slot is not outstanding, so the
+    /// completion is not ours.
+    #[inline]
+    pub(crate) fn take(&mut self, slot: u32) -> Option<Buffer> {
+        let buffer = self.slots.get_mut(slot as usize)?.take()?;
+        self.posted -= 1;
+        self.vacant.push(u16::try_from(slot).ok()?);
+        Some(buffer)
+    }
+
+    /// Keeps a message that came before the service knows the connection.
+    pub(crate) fn keep_early(&mut self, message: Buffer) {
+        debug_assert!(self.early.len() < self.early.capacity());
+        self.early.push_back(message);
+    }
+
+    pub(crate) fn next_early(&mut self) -> Option<Buffer> {
+        self.early.pop_front()
+    }
+
+    /// The QP is destroyed: gives every buffer back to the pool.
+    pub(crate) fn reclaim(&mut self) {
+        for slot in 0..self.depth {
+            drop(self.take(slot));
+        }
+        self.early.clear();
+    }
+}
+
+const _: () = assert!(crate::limits::QUEUE_DEPTH_MAX <= u16::MAX as u32);
+
+#[cfg(test)]
+#[path = "recv_queue_tests.rs"]
+mod tests;

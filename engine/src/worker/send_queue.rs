@@ -1,0 +1,168 @@
+//! The sends of one connection: a ring that owns each buffer from `send` to its completion.
+//!
+//! ```text
+//!      head            posted            tail
+//!       ▼ with the NIC   ▼ waits for the doorbell ▼ free
+//!  ─────[################|========================]─────
+//! ```
+//! Invariant: the last work request of every chain that was posted is signalled, so a completion
+//! (a flush, if need be) always comes for the tail, and counting alone tells when the queue is
+//! drained. No marker is needed.
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+
+use super::wr_id::{span, with_sequence};
+use super::Token;
+use crate::fabric::SendWr;
+use crate::limits::POST_CHAIN_MAX;
+use crate::memory::Buffer;
+use crate::types::Lkey;
+
+struct Entry {
+    token: Token,
+    buffer: Buffer,
+}
+
+/// In-flight table and pending chain of one send queue.
+pub(crate) struct SendQueue {
+    wrs: Box<[SendWr]>,
+    entries: Box<[Option<Entry>]>,
+    depth: u32,
+    head: u32,
+    posted: u32,
+    tail: u32,
+    /// Sends behind `posted` that `take_unposted` has given out.
+    given_up: u32,
+    base: u64,
+    lkey: Lkey,
+    inline_bytes: u32,
+}
+
+impl SendQueue {
+    /// All memory of a queue of `depth`; the connection comes with [`SendQueue::open`].
+    pub(crate) fn new(depth: u32) -> Self {
+        let slots = depth.next_power_of_two().max(1) as usize;
+        let blank = SendWr {
+            wr_id: 0,
+            addr: 0,
+            len: 0,
+            lkey: Lkey(0),
+            signalled: false,
+            inline: false,
+        };
+        Self {
+            wrs: vec![blank; slots].into_boxed_slice(),
+            entries: (0..slots).map(|_| None).collect(),
+            depth,
+            head: 0,
+            posted: 0,
+            tail: 0,
+            given_up: 0,
+            base: 0,
+            lkey: Lkey(0),
+            inline_bytes: 0,
+        }
+    }
+
+    /// Takes up the work of a new connection. The queue is empty before.
+    pub(crate) fn open(&mut self, base: u64, lkey: Lkey, inline_bytes: u32) {
+        debug_assert!(self.is_empty());
+        (self.head, self.posted, self.tail) = (0, 0, 0);
+        (self.base, self.lkey, self.inline_bytes) = (base, lkey, inline_bytes);
+    }
+
+    #[inline]
+    fn slot(&self, number: u32) -> usize {
+        number as usize & (self.wrs.len() - 1)
+    }
+
+    /// Sends that may be pushed now.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        self.depth - self.tail.wrapping_sub(self.head)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Sends that the NIC has.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.posted.wrapping_sub(self.head)
+    }
+
+    /// Takes a buffer to send. There is room: the caller asked.
+    #[inline]
+    pub(crate) fn push(&mut self, buffer: Buffer, token: Token) {
+        debug_assert!(self.room() > 0);
+        let slot = self.slot(self.tail);
+        let len = buffer.len_bytes();
+        self.wrs[slot] = SendWr {
+            wr_id: with_sequence(self.base, self.tail),
+            addr: buffer.addr(),
+            len,
+            lkey: self.lkey,
+            signalled: false,
+            inline: len <= self.inline_bytes,
+        };
+        self.entries[slot] = Some(Entry { token, buffer });
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// The next chain to post, its last work request signalled; empty when nothing waits.
+    #[inline]
+    pub(crate) fn chain(&mut self) -> &[SendWr] {
+        let start = self.slot(self.posted);
+        let waiting = self.tail.wrapping_sub(self.posted) as usize;
+        let n = waiting.min(POST_CHAIN_MAX).min(self.wrs.len() - start);
+        let chain = &mut self.wrs[start..start + n];
+        if let Some(last) = chain.last_mut() {
+            last.signalled = true;
+        }
+        chain
+    }
+
+    /// The NIC has taken this many of the last chain.
+    #[inline]
+    pub(crate) fn mark_posted(&mut self, n: usize) {
+        self.posted = self.posted.wrapping_add(u32::try_from(n).unwrap_or(0));
+        debug_assert!(self.tail.wrapping_sub(self.posted) <= self.depth);
+    }
+
+    /// How many sends the completion of `sequence` retires. `None`: it names none that is
+    /// outstanding, so it is not ours.
+    #[inline]
+    pub(crate) fn retires(&self, sequence: u32) -> Option<u32> {
+        span(self.head, sequence).filter(|n| *n <= self.outstanding())
+    }
+
+    /// Takes out the oldest send that was posted.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<(Token, Buffer)> {
+        if self.head == self.posted {
+            return None;
+        }
+        let slot = self.slot(self.head);
+        self.head = self.head.wrapping_add(1);
+        let entry = self.entries[slot].take();
+        debug_assert!(entry.is_some());
+        entry.map(|e| (e.token, e.buffer))
+    }
+
+    /// Takes out the sends that wait for a doorbell, oldest first. To be called until it gives
+    /// `None`; nothing may be pushed meanwhile.
+    pub(crate) fn take_unposted(&mut self) -> Option<(Token, Buffer)> {
+        let number = self.posted.wrapping_add(self.given_up);
+        if number == self.tail {
+            self.tail = self.posted;
+            self.given_up = 0;
+            return None;
+        }
+        self.given_up += 1;
+        let slot = self.slot(number);
+        self.entries[slot].take().map(|e| (e.token, e.buffer))
+    }
+}
+
+#[cfg(test)]
+#[path = "send_queue_tests.rs"]
+mod tests;

@@ -1,0 +1,124 @@
+//! The send queue against a model: three lists of tokens.
+
+use super::*;
+use crate::memory::{HugepagePolicy, Pool, Region};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+fn pool(slots: u32) -> Pool {
+    let bytes = slots as usize * 64;
+    let region = Region::allocate(bytes, HugepagePolicy::Off).expect("memory");
+    Pool::new(Arc::new(region), slots, 64).expect("a pool")
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Push,
+    Post(usize),
+    Retire(u32),
+    GiveUp,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => Just(Step::Push),
+        2 => (0usize..40).prop_map(Step::Post),
+        2 => (0u32..40).prop_map(Step::Retire),
+        1 => Just(Step::GiveUp),
+    ];
+    proptest::collection::vec(step, 0..400)
+}
+
+proptest! {
+    #[test]
+    fn behaves_like_two_lists(depth in 1u32..70, steps in steps()) {
+        let pool = pool(128);
+        let mut queue = SendQueue::new(depth);
+        queue.open(7 << 60, Lkey(5), 16);
+        let (mut posted, mut waiting) = (VecDeque::new(), VecDeque::new());
+        // Numbers of the sends that were pushed and not given up, as the queue counts them.
+        let (mut head, mut tail) = (0u32, 0u32);
+        let mut token = 0u64;
+        for step in steps {
+            match step {
+                Step::Push if queue.room() > 0 => {
+                    let buffer = pool.alloc().expect("a slot for each send");
+                    queue.push(buffer, Token(token));
+                    waiting.push_back(token);
+                    token += 1;
+                    tail += 1;
+                }
+                Step::Push => prop_assert_eq!(posted.len() + waiting.len(), depth as usize),
+                Step::Post(most) => {
+                    let chain = queue.chain();
+                    prop_assert!(chain.len() <= waiting.len());
+                    prop_assert_eq!(chain.is_empty(), waiting.is_empty());
+                    if let Some(last) = chain.last() {
+                        prop_assert!(last.signalled);
+                    }
+                    let n = most.min(chain.len());
+                    queue.mark_posted(n);
+                    posted.extend(waiting.drain(..n));
+                }
+                Step::Retire(ahead) => {
+                    let sequence = head.wrapping_add(ahead) & 0xff_ffff;
+                    match queue.retires(sequence) {
+                        None => prop_assert!(ahead as usize >= posted.len()),
+                        Some(n) => {
+                            prop_assert_eq!(n, ahead + 1);
+                            for _ in 0..n {
+                                let (t, _) = queue.pop().expect("as many as it said");
+                                prop_assert_eq!(Some(t.0), posted.pop_front());
+                                head += 1;
+                            }
+                        }
+                    }
+                }
+                Step::GiveUp => {
+                    while let Some((t, _)) = queue.take_unposted() {
+                        prop_assert_eq!(Some(t.0), waiting.pop_front());
+                        tail -= 1;
+                    }
+                    prop_assert!(waiting.is_empty());
+                }
+            }
+            prop_assert_eq!(queue.outstanding() as usize, posted.len());
+            prop_assert_eq!(queue.room() as usize, depth as usize - posted.len() - waiting.len());
+            prop_assert_eq!(queue.is_empty(), posted.is_empty() && waiting.is_empty());
+            prop_assert_eq!(tail - head, queue.tail.wrapping_sub(queue.head));
+            prop_assert_eq!(pool.free() as usize, 128 - posted.len() - waiting.len());
+        }
+    }
+}
+
+#[test]
+fn numbers_wrap() {
+    let pool = pool(4);
+    let mut queue = SendQueue::new(4);
+    queue.open(0, Lkey(1), 0);
+    let start = u32::MAX - 2;
+    (queue.head, queue.posted, queue.tail) = (start, start, start);
+    for i in 0..8u64 {
+        queue.push(pool.alloc().expect("a slot"), Token(i));
+        let sequence = u32::try_from(queue.chain()[0].wr_id & 0xff_ffff).expect("24 bits");
+        queue.mark_posted(1);
+        assert_eq!(queue.retires(sequence), Some(1));
+        assert_eq!(queue.pop().expect("one").0, Token(i));
+    }
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn short_messages_are_inline_where_the_device_allows() {
+    let pool = pool(4);
+    let mut queue = SendQueue::new(4);
+    queue.open(0, Lkey(1), 16);
+    for len in [0, 16, 17] {
+        let mut buffer = pool.alloc().expect("a slot");
+        buffer.set_len(len).expect("fits");
+        queue.push(buffer, Token(0));
+    }
+    let inline: Vec<bool> = queue.chain().iter().map(|wr| wr.inline).collect();
+    assert_eq!(inline, [true, true, false]);
+}

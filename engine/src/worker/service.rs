@@ -1,0 +1,185 @@
+//! What an embedder writes: a [`Service`], called on the worker's core, run to completion.
+//!
+//! ```text
+//!  connected ─► message* / completed* ─► disconnected          turn, every turn
+//! ```
+//! `connected` comes first and once, `disconnected` last and once; every token given to a send comes
+//! back in exactly one `completed` between them.
+
+use super::Io;
+use crate::fabric::{PrivateData, WcStatus};
+use crate::memory::Buffer;
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Deref;
+
+/// Names one connection for its whole life; never used again for another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId {
+    pub(crate) worker: u16,
+    pub(crate) index: u16,
+    pub(crate) generation: u32,
+}
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "w{}c{}g{}", self.worker, self.index, self.generation)
+    }
+}
+
+impl fmt::Debug for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// The caller's word for an operation; comes back with its outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The peer's NIC acknowledged it; on iWARP only its TCP was handed it.
+    Done,
+    /// The NIC never had it: safe to send again.
+    NeverPosted,
+    /// It may have reached the peer, or not.
+    Unknown(WcStatus),
+}
+
+/// An operation is over: its buffer is the caller's again.
+#[derive(Debug)]
+#[must_use = "dropping it gives the buffer back to the pool"]
+pub struct Completed {
+    /// The caller's word for it.
+    pub token: Token,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The buffer that was sent.
+    pub buffer: Buffer,
+}
+
+/// A message, in the buffer that the NIC wrote it to. Dropping it gives the buffer back for the next
+/// receive; keeping or forwarding it costs no copy.
+#[derive(Debug)]
+pub struct Message {
+    buffer: Buffer,
+}
+
+impl Message {
+    pub(super) fn new(buffer: Buffer) -> Self {
+        Self { buffer }
+    }
+
+    /// The buffer, to keep or to send on. Its length is the message's.
+    #[must_use]
+    pub fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+}
+
+impl Deref for Message {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+/// Who asked for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// This side connected.
+    Active,
+    /// This side accepted.
+    Passive,
+}
+
+/// A connection as the handshake left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Who asked.
+    pub role: Role,
+    /// The peer's address, where the fabric has one.
+    pub address: Option<SocketAddr>,
+    /// The peer's private data; IB pads it with zeros.
+    pub private_data: PrivateData,
+    /// READs and atomics that this side may have outstanding.
+    pub initiator_depth: u8,
+    /// READs and atomics that the peer may have outstanding here.
+    pub responder_resources: u8,
+    /// The word given to `connect`; 0 for a connection that was accepted.
+    pub tag: u64,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// This side asked for it.
+    Local,
+    /// The peer disconnected, or its process ended.
+    Peer,
+    /// An operation failed.
+    Failed(WcStatus),
+    /// The provider refused a post, with its errno.
+    PostRefused(i32),
+    /// The connection manager gave up.
+    Unreachable,
+    /// The device went away.
+    DeviceRemoved,
+    /// An asynchronous event said that the QP or device is lost.
+    DeviceError,
+    /// The engine stops.
+    Shutdown,
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("closed by this side"),
+            Self::Peer => f.write_str("the peer disconnected, or its process ended"),
+            Self::Failed(status) => write!(f, "an operation failed: {status}; {}", status.advice()),
+            Self::PostRefused(errno) => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                write!(f, "the provider refused a post: {error}")
+            }
+            Self::Unreachable => f.write_str("the peer became unreachable"),
+            Self::DeviceRemoved => f.write_str("the device was removed"),
+            Self::DeviceError => f.write_str("the device reported a fatal error of the queue pair"),
+            Self::Shutdown => f.write_str("the engine stops"),
+        }
+    }
+}
+
+/// Whether a turn found something to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It did; take the next one at once.
+    Busy,
+    /// It did not; the idle policy may apply.
+    Idle,
+}
+
+/// An embedder's protocol on one worker. Handlers run on the worker's core and delay everything
+/// else there, so they do not block.
+pub trait Service {
+    /// A connection is up.
+    fn connected(&mut self, io: &mut Io<'_>, conn: ConnId, peer: &Peer) {
+        let _ = (io, conn, peer);
+    }
+    /// A message came in.
+    fn message(&mut self, io: &mut Io<'_>, conn: ConnId, message: Message);
+    /// An operation of this service is over.
+    fn completed(&mut self, io: &mut Io<'_>, conn: ConnId, completed: Completed) {
+        let _ = (io, conn, completed);
+    }
+    /// A connection ended; nothing names it afterwards.
+    fn disconnected(&mut self, io: &mut Io<'_>, conn: ConnId, reason: CloseReason) {
+        let _ = (io, conn, reason);
+    }
+    /// Called every turn, to poll devices of the service's own.
+    fn turn(&mut self, io: &mut Io<'_>) -> Turn {
+        let _ = io;
+        Turn::Idle
+    }
+}

@@ -1,0 +1,151 @@
+//! The turn: one pass over everything a worker has to do, bounded, without allocation, lock or
+//! system call.
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+
+use super::connection::Phase;
+use super::{CloseReason, Io, Service, Turn, Worker};
+use crate::fabric::{Fabric, Lane};
+use crate::limits::RECV_REPOST_BATCH;
+use crate::types::Nanos;
+
+impl<F: Fabric, S: Service> Worker<F, S> {
+    /// One pass: at most [`POLL_BATCH_MAX`](crate::limits::POLL_BATCH_MAX) completions a lane and
+    /// [`MAILBOX_BATCH_MAX`](crate::limits::MAILBOX_BATCH_MAX) commands, then back to the caller.
+    pub fn turn(&mut self, now: Nanos) -> Turn {
+        self.core.now = now;
+        let mut work = 0;
+        for lane in 0..self.lanes.len() {
+            work += self.serve_completions(lane);
+        }
+        if self.service.turn(&mut Io::new(&mut self.core)) == Turn::Busy {
+            work += 1;
+        }
+        self.ring_doorbells();
+        work += self.serve_commands();
+        work += self.check_deadlines();
+        self.post_receives(work == 0);
+        self.send_events();
+        if work == 0 {
+            self.core.counters.turns_idle.add(1);
+            Turn::Idle
+        } else {
+            self.core.counters.turns_busy.add(1);
+            Turn::Busy
+        }
+    }
+
+    fn serve_completions(&mut self, lane: usize) -> usize {
+        let state = &mut self.lanes[lane];
+        let n = state.lane.poll(&mut state.wcs);
+        for i in 0..n {
+            let wc = self.lanes[lane].wcs[i];
+            self.complete(&wc);
+        }
+        if n > 0 {
+            self.core.counters.completions.add(n as u64);
+            // What the commands of this turn cause is posted behind the handlers of this batch.
+            self.ring_doorbells();
+        }
+        n
+    }
+
+    /// Posts what handlers have queued: one chain, one doorbell for each connection.
+    pub(super) fn ring_doorbells(&mut self) {
+        for i in 0..self.core.dirty.len() {
+            let index = self.core.dirty[i];
+            self.post_sends(index);
+        }
+        self.core.dirty.clear();
+    }
+
+    fn post_sends(&mut self, index: u16) {
+        let c = self.core.table.at(index);
+        c.dirty = false;
+        if !matches!(c.phase, Phase::Open | Phase::Closing(_)) {
+            return;
+        }
+        let Some(qp) = &mut self.qps[usize::from(index)] else { return };
+        let lane = &mut self.lanes[usize::from(c.lane)].lane;
+        loop {
+            let chain = c.sends.chain();
+            if chain.is_empty() {
+                return;
+            }
+            let (bytes, inline) = chain.iter().fold((0u64, 0u64), |(bytes, inline), wr| {
+                (bytes + u64::from(wr.len), inline + u64::from(wr.inline))
+            });
+            let counters = &self.core.counters;
+            counters.doorbells.add(1);
+            match lane.post_send(qp, chain) {
+                Ok(()) => {
+                    let n = chain.len();
+                    counters.sends_posted.add(n as u64);
+                    counters.send_bytes.add(bytes);
+                    counters.inline_sends.add(inline);
+                    c.sends.mark_posted(n);
+                }
+                Err(failure) => {
+                    counters.sends_posted.add(failure.posted as u64);
+                    c.sends.mark_posted(failure.posted);
+                    c.blame(CloseReason::PostRefused(failure.errno));
+                    return self.ask_close(index);
+                }
+            }
+        }
+    }
+
+    /// Reposts receives in batches; what is left of a batch when the worker has nothing else to do.
+    fn post_receives(&mut self, idle: bool) {
+        let mut i = 0;
+        while i < self.hungry.len() {
+            let index = self.hungry[i];
+            if self.feed(index, idle) {
+                self.core.table.at(index).hungry = false;
+                self.hungry.swap_remove(i);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    /// Posts the receives of one connection; true when there is no more to post.
+    fn feed(&mut self, index: u16, idle: bool) -> bool {
+        let c = self.core.table.at(index);
+        if !matches!(c.phase, Phase::Open | Phase::Closing(_)) {
+            return true;
+        }
+        let batch = RECV_REPOST_BATCH.min(c.recvs.depth() as usize / 2).max(1);
+        if !idle && c.recvs.vacant() < batch {
+            return false;
+        }
+        let outcome = self.post_vacant(index);
+        if let Err(errno) = outcome {
+            self.core.table.at(index).blame(CloseReason::PostRefused(errno));
+            self.ask_close(index);
+            return true;
+        }
+        self.core.table.at(index).recvs.vacant() == 0
+    }
+
+    /// Fills and posts vacant receives for as long as the pool has slots.
+    pub(super) fn post_vacant(&mut self, index: u16) -> Result<(), i32> {
+        let c = self.core.table.at(index);
+        let Some(qp) = &mut self.qps[usize::from(index)] else { return Ok(()) };
+        let lane = &mut self.lanes[usize::from(c.lane)].lane;
+        while c.recvs.vacant() > 0 && self.core.pool.free() > 0 {
+            let (chain, _) = c.recvs.fill(&self.core.pool);
+            let wrs = chain.as_slice();
+            self.core.counters.recv_doorbells.add(1);
+            if let Err(failure) = lane.post_recv(qp, wrs) {
+                self.core.counters.recvs_posted.add(failure.posted as u64);
+                c.recvs.take_back(&chain, failure.posted);
+                return Err(failure.errno);
+            }
+            self.core.counters.recvs_posted.add(wrs.len() as u64);
+        }
+        if c.recvs.vacant() > 0 {
+            self.core.counters.pool_exhausted.add(1);
+        }
+        Ok(())
+    }
+}

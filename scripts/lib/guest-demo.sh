@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# The guest's half of scripts/demo: guest-demo.sh RAW_DIR SPINWIRE_BINARY
+# Measures perftest, spinwire and perftest again, on each device, size and round. A line a
+# measurement goes to RAW_DIR/results.tsv (device size round tool p50 min p99, in µs), and what the
+# tools said to files beside it. Settings come from SPINWIRE_DEMO_*: see scripts/demo.
+
+set -euo pipefail
+raw=$1 spinwire=$2
+iterations=$SPINWIRE_DEMO_ITERS
+# Each server and client is ended by then, whatever happened.
+limit=$((30 + iterations / 500))
+port=18600
+
+# Waits until process $1 listens on port $2 at some device.
+wait_listen() {
+	for _ in {1..150}; do
+		kill -0 "$1" 2>/dev/null || return 1
+		rdma resource show cm_id | grep -Eq "LISTEN .*src-addr [^ ]*:$2( |\$)" && return
+		sleep 0.1
+	done
+	return 1
+}
+
+# Runs a server (its words up to --) and, once it listens on $port, a client; $1 is the name of the
+# files with what they say. Server and client are pinned by the caller.
+meet() {
+	local name=$1 server=() pid status=0
+	shift
+	while [[ $1 != -- ]]; do
+		server+=("$1")
+		shift
+	done
+	shift
+	timeout -k 2 "$limit" "${server[@]}" >"$name.server.txt" 2>&1 &
+	pid=$!
+	if wait_listen "$pid" "$port"; then
+		# The kernel shows LISTEN a moment before siw's socket does listen.
+		for _ in 1 2 3 4 5; do
+			status=0
+			timeout -k 2 "$limit" "$@" >"$name.out" 2>"$name.err" || status=$?
+			if ((status == 0)) || ! kill -0 "$pid" 2>/dev/null || ! grep -qi refused "$name.err"; then
+				break
+			fi
+			echo "  refused on port $port; once more" >&2
+			sleep 0.5
+		done
+	else
+		echo "the server does not listen on port $port" >"$name.err"
+		status=1
+	fi
+	# perftest's server ends with its client, ours when told; a child of timeout dies with it.
+	((status == 0)) && [[ $name != *.spinwire ]] || kill -TERM "$pid" 2>/dev/null || true
+	wait "$pid" || true
+	return "$status"
+}
+
+run_perftest() {
+	local device=$1 address=$2 size=$3 name=$4
+	local common=(ib_send_lat -R -d "$device" -s "$size" -n "$iterations" -I 0 -F)
+	# Busy, perftest fails now and then to calibrate its clock, and then reports `inf`: once more.
+	for _ in 1 2 3 4; do
+		meet "$name" taskset -c 1 "${common[@]}" -p "$port" -- \
+			taskset -c 0 "${common[@]}" -p "$port" "$address" || return
+		# Columns: bytes, iterations, min, max, typical (the median), mean, deviation, 99 %, 99.9 %
+		awk -v size="$size" '$1 == size && NF == 9 && $5 + 0 > 0 && $5 != "inf" {
+				printf "%s\t%s\t%s\n", $5, $3, $8; found = 1 }
+			END { exit !found }' "$name.out" && return
+		echo "  perftest reported no figures; once more" >&2
+		((port += 1))
+	done
+	return 1
+}
+
+run_spinwire() {
+	local address=$2 size=$3 name=$4
+	meet "$name" "$spinwire" serve --listen "rdma://$address:$port" --worker-core 1 --control-core 0 -- \
+		"$spinwire" bench "rdma://$address:$port" --op send --mode latency --size "$size" \
+		--iters "$iterations" --inline 0 --worker-core 0 --control-core 1 --json || return
+	jq -er '.results[0].latency_ns | [.p50, .min, .p99] | map(. / 1000 | . * 100 | round / 100) | @tsv' "$name.out"
+}
+
+failures=0
+measure() {
+	local device=$1 address=$2 size=$3 round=$4 tool=$5 figures
+	local name=$raw/$device-$size-$round.$tool
+	((port += 10))
+	if figures=$("run_${tool%-again}" "$device" "$address" "$size" "$name"); then
+		printf '%s\t%s\t%s\t%s\t%s\n' "$device" "$size" "$round" "$tool" "$figures" >>"$raw/results.tsv"
+		printf '  %-5s %6s B  round %s  %-15s p50 %8s us\n' "$device" "$size" "$round" "$tool" "${figures%%$'\t'*}"
+	else
+		printf '  %-5s %6s B  round %s  %-15s FAILED\n' "$device" "$size" "$round" "$tool"
+		tail -n 5 "$name.server.txt" "$name.out" "$name.err" 2>/dev/null || true
+		((failures += 1))
+	fi
+}
+
+# Each tool comes first, in the middle and last in turn.
+orders=('perftest spinwire perftest-again' 'spinwire perftest-again perftest'
+	'perftest-again perftest spinwire')
+for entry in 'rxe0 10.9.0.1' 'siw0 10.9.1.1'; do
+	read -r device address <<<"$entry"
+	for size in $SPINWIRE_DEMO_SIZES; do
+		for ((round = 1; round <= SPINWIRE_DEMO_ROUNDS; round++)); do
+			for tool in ${orders[round % ${#orders[@]}]}; do
+				[[ $tool == spinwire && $SPINWIRE_DEMO_PEER_ONLY == 1 ]] ||
+					measure "$device" "$address" "$size" "$round" "$tool"
+			done
+		done
+	done
+done
+((failures == 0))
