@@ -61,9 +61,9 @@ for _ in {1..30}; do
 	sleep 0.1
 done
 sync
-if dmesg | grep -Eq 'BUG:|Oops|WARNING:|blocked for more than'; then
+if dmesg | grep -Eq 'BUG: |Oops: |WARNING: CPU: |blocked for more than'; then
 	echo "spinwire: the kernel complained:"
-	dmesg | grep -E -A 30 'BUG:|Oops|WARNING:|blocked for more than'
+	dmesg | grep -E -A 30 'BUG: |Oops: |WARNING: CPU: |blocked for more than'
 	echo complained >&5
 fi
 echo "exit $status" >&5

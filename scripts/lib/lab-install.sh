@@ -41,7 +41,7 @@ lab_install() {
 		return 1
 	}
 	apt_install qemu-system-x86 rdma-core ibverbs-utils ibverbs-providers rdmacm-utils perftest \
-		iproute2 kmod busybox-static cpio udev util-linux xz-utils gcc make python3 python3-venv || return 1
+		iproute2 kmod busybox-static cpio file udev util-linux xz-utils gcc make python3 python3-venv || return 1
 	lab_kernel >/dev/null || apt_install linux-image-amd64 linux-headers-amd64 || return 1
 
 	local kernel siw

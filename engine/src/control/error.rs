@@ -1,7 +1,7 @@
 //! Why a connection did not come to be, for people.
 
 use super::machine::{Cause, State};
-use crate::fabric::{CmEventKind, FabricError, PrivateData};
+use crate::fabric::{CmEventKind, FabricError, PrivateData, Step};
 use crate::worker::CloseReason;
 use std::io;
 use std::time::Duration;
@@ -93,11 +93,27 @@ impl ConnectError {
     ) -> Self {
         match cause {
             Cause::Cm(kind, status) => Self::from_event(kind, status, peer, private_data),
-            Cause::TimedOut(step) => Self::TimedOut { peer, step, after: waited },
+            Cause::TimedOut(step) => Self::TimedOut {
+                peer,
+                step,
+                after: waited,
+            },
             Cause::NoRoom => Self::NoRoom { device },
             Cause::Close(reason) => Self::Ended { peer, reason },
-            Cause::Action(_) | Cause::WorkerLost => Self::Ended { peer, reason: cause.reason() },
+            Cause::Action(_) | Cause::WorkerLost => Self::Ended {
+                peer,
+                reason: cause.reason(),
+            },
         }
+    }
+
+    /// iWARP tells of a closed port by the call, not by an event.
+    pub(super) fn from_action(error: FabricError, peer: String) -> Self {
+        let refused = error.source.raw_os_error() == Some(libc::ECONNREFUSED);
+        if error.step == Step::Connect && refused {
+            return Self::NothingListens { peer };
+        }
+        Self::Fabric(error)
     }
 
     fn from_event(kind: CmEventKind, status: i32, peer: String, private_data: PrivateData) -> Self {
@@ -111,12 +127,19 @@ impl ConnectError {
             {
                 Self::NothingListens { peer }
             }
-            CmEventKind::Rejected => Self::Rejected { peer, reason: status, private_data },
+            CmEventKind::Rejected => Self::Rejected {
+                peer,
+                reason: status,
+                private_data,
+            },
             CmEventKind::ConnectError if status == -libc::ECONNREFUSED => {
                 Self::NothingListens { peer }
             }
             CmEventKind::Unreachable | CmEventKind::ConnectError => Self::Unreachable { peer },
-            _ => Self::Ended { peer, reason: Cause::Cm(kind, status).reason() },
+            _ => Self::Ended {
+                peer,
+                reason: Cause::Cm(kind, status).reason(),
+            },
         }
     }
 }
@@ -145,7 +168,10 @@ mod tests {
     #[test]
     fn errors_say_where_and_what_mends_them() {
         let error = text(CmEventKind::AddrError, -libc::ENETUNREACH);
-        assert!(error.contains("10.9.0.1:7471") && error.contains("ip route get"), "{error}");
+        assert!(
+            error.contains("10.9.0.1:7471") && error.contains("ip route get"),
+            "{error}"
+        );
         // A status that no errno has, even the least integer, is no panic.
         assert!(text(CmEventKind::RouteError, i32::MIN).contains("10.9.0.1"));
     }

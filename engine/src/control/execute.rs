@@ -10,8 +10,12 @@ use std::io;
 impl<F: Fabric> Control<F> {
     pub(super) fn execute(&mut self, handle: Handle, action: Action) -> Result<(), FabricError> {
         let timing = self.timing;
-        let Some(conn) = self.conns.get_mut(&handle) else { return Ok(()) };
-        let Some(id) = conn.id.as_mut() else { return Ok(()) };
+        let Some(conn) = self.conns.get_mut(&handle) else {
+            return Ok(());
+        };
+        let Some(id) = conn.id.as_mut() else {
+            return Ok(());
+        };
         match (action, conn.qp.as_mut()) {
             (Action::ResolveRoute, _) => self.fabric.resolve_route(id, timing.resolve),
             (Action::CreateQp, _) => self.create_qp(handle),
@@ -28,7 +32,10 @@ impl<F: Fabric> Control<F> {
                 Ok(())
             }
             (Action::TellStop, _) => {
-                let reason = conn.machine.cause().map_or(CloseReason::Local, Cause::reason);
+                let reason = conn
+                    .machine
+                    .cause()
+                    .map_or(CloseReason::Local, Cause::reason);
                 self.tell(handle, |conn| Command::Stop(conn, reason));
                 Ok(())
             }
@@ -69,13 +76,19 @@ impl<F: Fabric> Control<F> {
     }
 
     fn tell(&mut self, handle: Handle, command: impl FnOnce(ConnId) -> Command<F>) {
-        let Some(place) = self.conns.get(&handle).and_then(|c| c.place) else { return };
+        let Some(place) = self.conns.get(&handle).and_then(|c| c.place) else {
+            return;
+        };
         self.posts[place.worker].send(command(place.conn));
     }
 
     fn create_qp(&mut self, handle: Handle) -> Result<(), FabricError> {
-        let Some(conn) = self.conns.get_mut(&handle) else { return Ok(()) };
-        let Some(id) = conn.id.as_mut() else { return Ok(()) };
+        let Some(conn) = self.conns.get_mut(&handle) else {
+            return Ok(());
+        };
+        let Some(id) = conn.id.as_mut() else {
+            return Ok(());
+        };
         let peer_endpoint = &conn.peer_endpoint;
         conn.device = self.fabric.device_name(id).ok_or_else(|| {
             let error = io::Error::from(io::ErrorKind::NotFound);
@@ -105,13 +118,21 @@ impl<F: Fabric> Control<F> {
             inline = grant.inline_bytes, "QP created"
         );
         let lane = u8::try_from(spot.lane).unwrap_or(u8::MAX);
-        let handover = Handover { conn: spot.conn, lane, qp, grant, peer };
+        let handover = Handover {
+            conn: spot.conn,
+            lane,
+            qp,
+            grant,
+            peer,
+        };
         self.posts[spot.worker].send(Command::Adopt(handover));
         Ok(())
     }
 
     fn announce(&mut self, handle: Handle) {
-        let Some(conn) = self.conns.get_mut(&handle) else { return };
+        let Some(conn) = self.conns.get_mut(&handle) else {
+            return;
+        };
         let Some(place) = conn.place else { return };
         conn.announced = true;
         let peer = peer_of(&self.fabric, conn);
@@ -125,7 +146,9 @@ impl<F: Fabric> Control<F> {
     }
 
     fn destroy_qp(&mut self, handle: Handle) {
-        let Some(conn) = self.conns.get_mut(&handle) else { return };
+        let Some(conn) = self.conns.get_mut(&handle) else {
+            return;
+        };
         match (conn.qp.take(), conn.qp_back.take(), conn.id.as_mut()) {
             (Some(control), Some(qp), Some(id)) => self.fabric.destroy_qp(id, control, qp),
             // The posting half went down with its worker: the last half destroys the QP.
@@ -134,7 +157,9 @@ impl<F: Fabric> Control<F> {
     }
 
     fn finish(&mut self, handle: Handle) {
-        let Some(mut conn) = self.conns.remove(&handle) else { return };
+        let Some(mut conn) = self.conns.remove(&handle) else {
+            return;
+        };
         drop((conn.qp.take(), conn.qp_back.take()));
         if let Some(id) = conn.id.take() {
             self.by_id.remove(&F::key(&id));
@@ -148,7 +173,10 @@ impl<F: Fabric> Control<F> {
     }
 
     fn report(&mut self, conn: Conn<F>) {
-        let cause = conn.machine.cause().unwrap_or(Cause::Close(CloseReason::Local));
+        let cause = conn
+            .machine
+            .cause()
+            .unwrap_or(Cause::Close(CloseReason::Local));
         let peer = conn.peer_endpoint;
         match (conn.announced, conn.place) {
             (true, Some(place)) => {
@@ -158,9 +186,15 @@ impl<F: Fabric> Control<F> {
             }
             _ => {
                 let error = match conn.error {
-                    Some(error) if matches!(cause, Cause::Action(_)) => error.into(),
+                    Some(error) if matches!(cause, Cause::Action(_)) => {
+                        ConnectError::from_action(error, peer.clone())
+                    }
                     _ => ConnectError::from_cause(
-                        cause, peer.clone(), conn.device, conn.waited, conn.peer_data,
+                        cause,
+                        peer.clone(),
+                        conn.device,
+                        conn.waited,
+                        conn.peer_data,
                     ),
                 };
                 match conn.machine.role() {
@@ -173,10 +207,14 @@ impl<F: Fabric> Control<F> {
 }
 
 fn peer_of<F: Fabric>(fabric: &F, conn: &Conn<F>) -> Peer {
-    let address = conn.id.as_ref().and_then(|id| fabric.peer_endpoint(id)).and_then(|e| match e {
-        Endpoint::Rdma(address) => Some(address),
-        Endpoint::Shm(_) => None,
-    });
+    let address = conn
+        .id
+        .as_ref()
+        .and_then(|id| fabric.peer_endpoint(id))
+        .and_then(|e| match e {
+            Endpoint::Rdma(address) => Some(address),
+            Endpoint::Shm(_) => None,
+        });
     Peer {
         role: conn.machine.role(),
         address,

@@ -37,13 +37,17 @@ pub struct WorkerLink<F: Fabric> {
 
 impl<F: Fabric> std::fmt::Debug for LaneLink<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LaneLink").field("grant", &self.grant).finish_non_exhaustive()
+        f.debug_struct("LaneLink")
+            .field("grant", &self.grant)
+            .finish_non_exhaustive()
     }
 }
 
 impl<F: Fabric> std::fmt::Debug for WorkerLink<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WorkerLink").field("lanes", &self.lanes).finish_non_exhaustive()
+        f.debug_struct("WorkerLink")
+            .field("lanes", &self.lanes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -66,7 +70,11 @@ impl Places {
     fn new(first: u16, count: u32) -> Self {
         let indices = (first..=u16::MAX).take(count as usize);
         let free: Vec<u16> = indices.rev().collect();
-        Self { generations: vec![0; free.len()], free, first }
+        Self {
+            generations: vec![0; free.len()],
+            free,
+            first,
+        }
     }
 
     fn take(&mut self) -> Option<(u16, u32)> {
@@ -89,12 +97,20 @@ impl<F: Fabric> Post<F> {
             .lanes
             .iter()
             .map(|lane| {
-                let places = Places::new(u16::try_from(first).unwrap_or(u16::MAX), lane.connections_max);
+                let places = Places::new(
+                    u16::try_from(first).unwrap_or(u16::MAX),
+                    lane.connections_max,
+                );
                 first += lane.connections_max;
                 places
             })
             .collect();
-        Self { link, outbox: VecDeque::with_capacity(MAILBOX_DEPTH), places, lost: false }
+        Self {
+            link,
+            outbox: VecDeque::with_capacity(MAILBOX_DEPTH),
+            places,
+            lost: false,
+        }
     }
 
     /// Sends a command, in order, and wakes the worker if it sleeps.
@@ -128,11 +144,15 @@ impl<F: Fabric> Post<F> {
     }
 
     fn lane_on(&self, device: &str) -> Option<usize> {
-        self.link.lanes.iter().position(|lane| lane.device == device)
+        self.link
+            .lanes
+            .iter()
+            .position(|lane| lane.device == device)
     }
 
     fn free_on(&self, device: &str) -> usize {
-        self.lane_on(device).map_or(0, |lane| self.places[lane].free.len())
+        self.lane_on(device)
+            .map_or(0, |lane| self.places[lane].free.len())
     }
 
     pub(super) fn give_back(&mut self, conn: ConnId, lane: usize) {
@@ -158,7 +178,11 @@ pub(super) fn place<F: Fabric>(posts: &mut [Post<F>], device: &str) -> Option<Pl
         .min_by_key(|(_, p)| std::cmp::Reverse(p.free_on(device)))?;
     let lane = post.lane_on(device)?;
     let (index, generation) = post.places[lane].take()?;
-    let conn = ConnId { worker: u16::try_from(worker).ok()?, index, generation };
+    let conn = ConnId {
+        worker: u16::try_from(worker).ok()?,
+        index,
+        generation,
+    };
     Some(Place { conn, worker, lane })
 }
 

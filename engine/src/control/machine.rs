@@ -353,14 +353,19 @@ impl Machine {
     }
 
     fn on_refused(&mut self, out: &mut Vec<Action>) {
-        if !self.with_worker {
-            return;
-        }
-        self.with_worker = false;
-        out.push(Action::DropQp);
+        // A worker refuses what it was just given; later the QP is the machine's own to destroy.
         match self.state {
-            State::Draining(_) => self.part(out),
-            _ => self.end(Cause::NoRoom, out),
+            State::RouteResolved => {
+                self.with_worker = false;
+                out.push(Action::DropQp);
+                self.end(Cause::NoRoom, out);
+            }
+            State::Draining(Drain::Stopping) => {
+                self.with_worker = false;
+                out.push(Action::DropQp);
+                self.part(out);
+            }
+            _ => {}
         }
     }
 

@@ -114,10 +114,16 @@ fn the_active_way() {
     assert_eq!(b.cm(CmEventKind::AddrResolved), [Action::ResolveRoute]);
     assert_eq!(b.cm(CmEventKind::RouteResolved), [Action::CreateQp]);
     assert_eq!(b.feed(Input::Armed), [Action::Connect]);
-    assert_eq!(b.cm(CmEventKind::ConnectResponse), [Action::Confirm, Action::Announce]);
+    assert_eq!(
+        b.cm(CmEventKind::ConnectResponse),
+        [Action::Confirm, Action::Announce]
+    );
     assert_eq!(b.machine.state(), State::Established);
     assert_eq!(b.feed(Input::Close(CloseReason::Local)), [Action::TellStop]);
-    assert_eq!(b.feed(Input::Stopped), [Action::Disconnect, Action::FlushQp]);
+    assert_eq!(
+        b.feed(Input::Stopped),
+        [Action::Disconnect, Action::FlushQp]
+    );
     assert_eq!(b.feed(Input::Drained), [Action::DestroyQp]);
     assert_eq!(b.feed(Input::Released), []);
     assert_eq!(b.machine.state(), State::Draining(Drain::Parting));
@@ -139,20 +145,32 @@ fn the_passive_way_ended_by_the_peer() {
     assert_eq!(b.cm(CmEventKind::Established), [Action::Announce]);
     assert_eq!(b.cm(CmEventKind::Disconnected), [Action::TellStop]);
     // The peer's request is answered by a disconnect of ours; nothing is owed then.
-    assert_eq!(b.feed(Input::Stopped), [Action::Disconnect, Action::FlushQp]);
+    assert_eq!(
+        b.feed(Input::Stopped),
+        [Action::Disconnect, Action::FlushQp]
+    );
     assert_eq!(b.feed(Input::Drained), [Action::DestroyQp]);
     assert_eq!(b.feed(Input::Released), [Action::Finish]);
-    assert_eq!(b.machine.cause().map(Cause::reason), Some(CloseReason::Peer));
+    assert_eq!(
+        b.machine.cause().map(Cause::reason),
+        Some(CloseReason::Peer)
+    );
     b.assert_balanced();
 }
 
 #[test]
 fn a_request_that_no_worker_can_take_is_rejected() {
     let mut b = Bench::new(Role::Passive);
-    assert_eq!(b.feed(Input::Refused), [Action::DropQp, Action::Reject, Action::Finish]);
+    assert_eq!(
+        b.feed(Input::Refused),
+        [Action::DropQp, Action::Reject, Action::Finish]
+    );
     b.assert_balanced();
     let mut b = Bench::new(Role::Passive);
-    assert_eq!(b.feed(Input::ActionFailed), [Action::Reject, Action::Finish]);
+    assert_eq!(
+        b.feed(Input::ActionFailed),
+        [Action::Reject, Action::Finish]
+    );
     b.assert_balanced();
 }
 
@@ -172,7 +190,11 @@ fn failures_before_a_qp_exists_end_at_once() {
 
 #[test]
 fn failures_of_the_handshake_drain_the_receives() {
-    for kind in [CmEventKind::Rejected, CmEventKind::Unreachable, CmEventKind::ConnectError] {
+    for kind in [
+        CmEventKind::Rejected,
+        CmEventKind::Unreachable,
+        CmEventKind::ConnectError,
+    ] {
         let mut b = Bench::at(Role::Active, State::Connecting).expect("reachable");
         assert_eq!(b.cm(kind), [Action::TellStop]);
         b.drive_to_the_end();

@@ -11,6 +11,8 @@
 //! it is readable or [`Control::wait_hint`] is over; [`Control::run`] is that loop, blocking.
 //! Imports worker, fabric, ring, sys. Imported by engine. Never touches a message.
 
+#[cfg(all(test, not(loom)))]
+mod control_tests;
 mod error;
 mod execute;
 mod links;
@@ -78,7 +80,10 @@ pub struct Offer {
 
 impl Default for Offer {
     fn default() -> Self {
-        Self { private_data: PrivateData::EMPTY, tag: 0 }
+        Self {
+            private_data: PrivateData::EMPTY,
+            tag: 0,
+        }
     }
 }
 
@@ -193,11 +198,21 @@ impl<F: Fabric> Control<F> {
     /// The address is taken, or belongs to no device.
     pub fn listen(&mut self, at: &Endpoint, answer: PrivateData) -> Result<Endpoint, FabricError> {
         let id = self.fabric.listen(at, 128)?;
-        let at = self.fabric.local_endpoint(&id).unwrap_or_else(|| at.clone());
+        let at = self
+            .fabric
+            .local_endpoint(&id)
+            .unwrap_or_else(|| at.clone());
         let handle = self.handle();
         self.by_id.insert(F::key(&id), handle);
         tracing::info!(%at, "listening");
-        self.listeners.insert(handle, Listener { id, at: at.clone(), answer });
+        self.listeners.insert(
+            handle,
+            Listener {
+                id,
+                at: at.clone(),
+                answer,
+            },
+        );
         Ok(at)
     }
 

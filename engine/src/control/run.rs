@@ -18,7 +18,8 @@ impl<F: Fabric> Control<F> {
     /// readable.
     #[must_use]
     pub fn wait_hint(&self, now: Nanos) -> Option<Duration> {
-        if !self.todo.is_empty() {
+        // What a caller asked for between turns is done in the next.
+        if !self.todo.is_empty() || (self.stopping && !self.exit_sent && self.conns.is_empty()) {
             return Some(Duration::ZERO);
         }
         let awaiting = self.conns.values().any(|c| c.machine.awaits_worker())

@@ -45,13 +45,22 @@ impl<F: Fabric> Control<F> {
     }
 
     fn on_cm_event(&mut self, event: CmEvent<F::Id>) {
-        let CmEvent { id, kind, status, private_data, request, .. } = event;
+        let CmEvent {
+            id,
+            kind,
+            status,
+            private_data,
+            request,
+            ..
+        } = event;
         tracing::debug!(?kind, status, "connection manager event");
         if let Some(new_id) = request {
             let asked = (event.responder_resources, event.initiator_depth);
             return self.on_request(id, new_id, private_data, asked);
         }
-        let Some(handle) = self.by_id.get(&id).copied() else { return };
+        let Some(handle) = self.by_id.get(&id).copied() else {
+            return;
+        };
         if let Some(listener) = self.listeners.get(&handle) {
             if kind == CmEventKind::DeviceRemoval {
                 tracing::warn!(at = %listener.at, "the device of a listener was removed");
@@ -63,14 +72,18 @@ impl<F: Fabric> Control<F> {
             return;
         }
         if let Some(conn) = self.conns.get_mut(&handle) {
-            if matches!(kind, CmEventKind::ConnectResponse | CmEventKind::Established)
-                && conn.machine.role() == crate::worker::Role::Active
+            if matches!(
+                kind,
+                CmEventKind::ConnectResponse | CmEventKind::Established
+            ) && conn.machine.role() == crate::worker::Role::Active
                 || kind == CmEventKind::Rejected
             {
                 conn.peer_data = private_data;
                 if kind != CmEventKind::Rejected {
-                    conn.params.responder_resources =
-                        conn.params.responder_resources.min(event.responder_resources);
+                    conn.params.responder_resources = conn
+                        .params
+                        .responder_resources
+                        .min(event.responder_resources);
                     conn.params.initiator_depth =
                         conn.params.initiator_depth.min(event.initiator_depth);
                 }
@@ -86,16 +99,24 @@ impl<F: Fabric> Control<F> {
         data: crate::fabric::PrivateData,
         (responder_resources, initiator_depth): (u8, u8),
     ) {
-        let listener = self.by_id.get(&listener).and_then(|h| self.listeners.get(h));
+        let listener = self
+            .by_id
+            .get(&listener)
+            .and_then(|h| self.listeners.get(h));
         let Some(listener) = listener else {
             // The listener went while the request was under way.
-            let _ = self.fabric.reject(&mut id, &crate::fabric::PrivateData::EMPTY);
+            let _ = self
+                .fabric
+                .reject(&mut id, &crate::fabric::PrivateData::EMPTY);
             return self.fabric.destroy_id(id);
         };
         let mut params = self.params(listener.answer);
         params.responder_resources = params.responder_resources.min(responder_resources);
         params.initiator_depth = params.initiator_depth.min(initiator_depth);
-        let peer = self.fabric.peer_endpoint(&id).map_or_else(|| "a peer".into(), |e| e.to_string());
+        let peer = self
+            .fabric
+            .peer_endpoint(&id)
+            .map_or_else(|| "a peer".into(), |e| e.to_string());
         let mut actions = Vec::new();
         let machine = Machine::passive(&mut actions);
         let handle = self.record(machine, id, params, peer, 0);
@@ -107,14 +128,22 @@ impl<F: Fabric> Control<F> {
 
     fn read_async_events(&mut self) -> usize {
         for taken in 0..EVENTS_MAX {
-            let Some(event) = self.fabric.next_async_event() else { return taken };
+            let Some(event) = self.fabric.next_async_event() else {
+                return taken;
+            };
             self.on_async_event(&event);
         }
         EVENTS_MAX
     }
 
     fn on_async_event(&mut self, event: &AsyncEvent) {
-        let AsyncEvent { device, subject, name, comm_est, fatal } = event;
+        let AsyncEvent {
+            device,
+            subject,
+            name,
+            comm_est,
+            fatal,
+        } = event;
         if *fatal {
             tracing::error!(%device, ?subject, %name, "asynchronous event");
         } else {
@@ -148,7 +177,11 @@ impl<F: Fabric> Control<F> {
         for worker in 0..self.posts.len() {
             let mut events = Vec::new();
             let post = &mut self.posts[worker];
-            work += post.link.end.events.pop_batch(EVENTS_MAX, |e| events.push(e));
+            work += post
+                .link
+                .end
+                .events
+                .pop_batch(EVENTS_MAX, |e| events.push(e));
             for event in events {
                 self.on_worker_event(event);
                 self.work_off();
@@ -197,10 +230,18 @@ impl<F: Fabric> Control<F> {
 
     fn on_worker_lost(&mut self, worker: usize) {
         let on_it = |c: &super::Conn<F>| c.place.is_some_and(|p| p.worker == worker);
-        let handles: Vec<Handle> =
-            self.conns.values().filter(|c| on_it(c)).map(|c| c.handle).collect();
+        let handles: Vec<Handle> = self
+            .conns
+            .values()
+            .filter(|c| on_it(c))
+            .map(|c| c.handle)
+            .collect();
         if !self.exit_sent {
-            tracing::error!(worker, connections = handles.len(), "a worker's thread has ended");
+            tracing::error!(
+                worker,
+                connections = handles.len(),
+                "a worker's thread has ended"
+            );
         }
         for handle in handles {
             self.feed(handle, Input::WorkerLost);
@@ -208,8 +249,12 @@ impl<F: Fabric> Control<F> {
     }
 
     fn check_deadlines(&mut self) -> usize {
-        let due: Vec<Handle> =
-            self.conns.values().filter(|c| c.deadline <= self.now).map(|c| c.handle).collect();
+        let due: Vec<Handle> = self
+            .conns
+            .values()
+            .filter(|c| c.deadline <= self.now)
+            .map(|c| c.handle)
+            .collect();
         for handle in &due {
             if let Some(conn) = self.conns.get_mut(handle) {
                 let state = conn.machine.state();
@@ -225,7 +270,9 @@ impl<F: Fabric> Control<F> {
 
     /// Gives an input to a connection's machine; what it asks for is done by `work_off`.
     pub(super) fn feed(&mut self, handle: Handle, input: Input) {
-        let Some(conn) = self.conns.get_mut(&handle) else { return };
+        let Some(conn) = self.conns.get_mut(&handle) else {
+            return;
+        };
         let (before, ended) = (conn.machine.state(), conn.machine.cause().is_some());
         let mut actions = Vec::new();
         conn.machine.on(input, &mut actions);

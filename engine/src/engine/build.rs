@@ -43,7 +43,12 @@ pub(super) fn build<F: Fabric>(mut fabric: F, plan: &Plan) -> Result<Built<F>, E
     }
     let control = Control::new(fabric, links, timing(plan))
         .map_err(EngineError::system("set up the control core"))?;
-    Ok(Built { control, workers, counters: readers, grants })
+    Ok(Built {
+        control,
+        workers,
+        counters: readers,
+        grants,
+    })
 }
 
 fn build_worker<F: Fabric>(
@@ -53,8 +58,11 @@ fn build_worker<F: Fabric>(
     number: u16,
 ) -> Result<(WorkerParts<F>, WorkerLink<F>, WorkerGrant), EngineError> {
     let bytes = usize::try_from(plan.pool.bytes()).unwrap_or(usize::MAX);
-    let region = Region::allocate(bytes, plan.pool.hugepages)
-        .map_err(|source| EngineError::Region { worker: number, source })?;
+    let region =
+        Region::allocate(bytes, plan.pool.hugepages).map_err(|source| EngineError::Region {
+            worker: number,
+            source,
+        })?;
     let region = Arc::new(region);
     let (mut setups, mut links) = (Vec::new(), Vec::new());
     for lane in &worker.lanes {
@@ -63,15 +71,21 @@ fn build_worker<F: Fabric>(
         let registration = device
             .register(Arc::clone(&region), Access::LOCAL_WRITE)
             .map_err(|source| register_error(number, &lane.device, region.len(), source))?;
-        let spec =
-            LaneSpec { cq_depth: lane.cq_depth, events: worker.idle == IdlePolicy::Event };
+        let spec = LaneSpec {
+            cq_depth: lane.cq_depth,
+            events: worker.idle == IdlePolicy::Event,
+        };
         let (cq, half, grant) = fabric.create_lane(&device, &spec)?;
         let capacity = LaneCapacity {
             connections: lane.connections_max,
             send_depth: lane.send_depth,
             recv_depth: lane.recv_depth,
         };
-        setups.push(LaneSetup { lane: half, registration, capacity });
+        setups.push(LaneSetup {
+            lane: half,
+            registration,
+            capacity,
+        });
         links.push(LaneLink {
             device: lane.device.clone(),
             cq,
@@ -94,8 +108,12 @@ fn build_worker<F: Fabric>(
     let wake = Arc::new(wake);
     let (control_end, worker_end) = mailbox();
     let (writer, reader) = counters();
-    let link =
-        WorkerLink { end: control_end, wake: Arc::clone(&wake), lanes: links, counters: reader };
+    let link = WorkerLink {
+        end: control_end,
+        wake: Arc::clone(&wake),
+        lanes: links,
+        counters: reader,
+    };
     let parts = WorkerParts {
         number,
         plan: worker.clone(),
@@ -114,20 +132,40 @@ fn find<F: Fabric>(fabric: &F, name: &str) -> Result<F::Device, EngineError> {
         return Ok(device.clone());
     }
     let found: Vec<&str> = devices.iter().map(|d| F::limits(d).name.as_str()).collect();
-    let found = if found.is_empty() { "none".into() } else { found.join(", ") };
-    Err(EngineError::NoDevice { wanted: name.into(), found })
+    let found = if found.is_empty() {
+        "none".into()
+    } else {
+        found.join(", ")
+    };
+    Err(EngineError::NoDevice {
+        wanted: name.into(),
+        found,
+    })
 }
 
-fn register_error(
-    worker: u16,
-    device: &str,
-    bytes: usize,
-    source: std::io::Error,
-) -> EngineError {
+fn register_error(worker: u16, device: &str, bytes: usize, source: std::io::Error) -> EngineError {
     let limit = rlimit::memlock().map_or_else(
         || "Memory that may be locked is not limited here".into(),
         |most| format!("Memory that may be locked is limited to {most} B (`ulimit -l`): raise it"),
     );
     let advice = format!("{limit}, or shrink [pool] slots or slot_bytes");
-    EngineError::Register { worker, device: device.into(), bytes, source, advice }
+    EngineError::Register {
+        worker,
+        device: device.into(),
+        bytes,
+        source,
+        advice,
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl crate::config::Host {
+    /// This host: cores, huge pages, and the devices that rdma_cm can use.
+    ///
+    /// # Errors
+    /// The verbs libraries or the kernel's part are missing, or /sys cannot be read.
+    pub fn probe() -> Result<Self, EngineError> {
+        let devices = crate::fabric::verbs::limits_of_all()?;
+        Self::with_devices(devices).map_err(EngineError::system("read this host's cores"))
+    }
 }

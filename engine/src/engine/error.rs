@@ -84,10 +84,16 @@ pub enum EngineError {
 
 impl EngineError {
     pub(super) fn system(what: &str) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |source| Self::System { what: what.into(), source }
+        move |source| Self::System {
+            what: what.into(),
+            source,
+        }
     }
 
     pub(super) fn resolve(url: &Url) -> Result<Vec<Endpoint>, Self> {
-        url.resolve().map_err(|source| Self::Resolve { url: url.to_string(), source })
+        url.resolve().map_err(|source| Self::Resolve {
+            url: url.to_string(),
+            source,
+        })
     }
 }

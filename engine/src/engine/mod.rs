@@ -125,7 +125,9 @@ impl Engine {
     pub fn listen_with(&self, at: &Url, answer: PrivateData) -> Result<Endpoint, EngineError> {
         let mut last: Option<FabricError> = None;
         for endpoint in EngineError::resolve(at)? {
-            let result = self.requests.ask(|reply| Request::Listen(endpoint, answer, reply))?;
+            let result = self
+                .requests
+                .ask(|reply| Request::Listen(endpoint, answer, reply))?;
             match result {
                 Ok(endpoint) => return Ok(endpoint),
                 Err(error) => last = Some(error),
@@ -146,7 +148,9 @@ impl Engine {
         })?;
         let mut last = ConnectError::Stopped;
         for endpoint in endpoints {
-            let result = self.requests.ask(|reply| Request::Connect(endpoint, offer, reply));
+            let result = self
+                .requests
+                .ask(|reply| Request::Connect(endpoint, offer, reply));
             match result.map_err(|_| ConnectError::Stopped)? {
                 Ok(conn) => return Ok(conn),
                 Err(error) => last = error,

@@ -74,7 +74,10 @@ pub(super) struct Desk {
 
 impl Desk {
     pub(super) fn new(queue: Receiver<Request>) -> Self {
-        Self { queue, waiting: HashMap::new() }
+        Self {
+            queue,
+            waiting: HashMap::new(),
+        }
     }
 
     /// Answers whom the notices are for, and serves what was asked since.

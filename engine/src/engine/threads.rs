@@ -28,13 +28,23 @@ where
     M: Fn(WorkerInfo) -> S + Send + Sync + 'static,
 {
     let clock = Clock::calibrated();
-    let Built { mut control, workers, counters, grants } = built;
+    let Built {
+        mut control,
+        workers,
+        counters,
+        grants,
+    } = built;
     let (requests, queue) = Requests::new(control.waker());
     let (ready, readiness) = mpsc::channel();
     let count = workers.len();
     let service = Arc::new(service);
-    let mut engine =
-        Engine { requests, control: None, workers: Vec::with_capacity(count), counters, grants };
+    let mut engine = Engine {
+        requests,
+        control: None,
+        workers: Vec::with_capacity(count),
+        counters,
+        grants,
+    };
 
     let core = plan.control.core;
     let ready_control = ready.clone();
@@ -50,9 +60,11 @@ where
     for parts in workers {
         let (service, ready) = (Arc::clone(&service), ready.clone());
         let (pool, drain) = (plan.pool.clone(), plan.connection.drain_deadline);
-        engine.workers.push(spawn(format!("spinwire-w{}", parts.number), move || {
-            run_worker(parts, &pool, drain, clock, &*service, &ready)
-        })?);
+        engine
+            .workers
+            .push(spawn(format!("spinwire-w{}", parts.number), move || {
+                run_worker(parts, &pool, drain, clock, &*service, &ready)
+            })?);
     }
     drop(ready);
     // One word from control and from each worker; the first failure ends all: dropping the engine
@@ -67,13 +79,19 @@ fn spawn<T: Send + 'static>(
     name: String,
     body: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
 ) -> Result<JoinHandle<Result<T, EngineError>>, EngineError> {
-    thread::Builder::new().name(name).spawn(body).map_err(EngineError::system("start a thread"))
+    thread::Builder::new()
+        .name(name)
+        .spawn(body)
+        .map_err(EngineError::system("start a thread"))
 }
 
 /// Pins the thread, and tells the starter how that went.
 fn settle(thread: &str, core: Option<CoreId>, ready: &Ready) -> Result<(), EngineError> {
     let pinned = core.map_or(Ok(()), pin_current_thread);
-    let pinned = pinned.map_err(|source| EngineError::Pin { thread: thread.into(), source });
+    let pinned = pinned.map_err(|source| EngineError::Pin {
+        thread: thread.into(),
+        source,
+    });
     match pinned {
         Ok(()) if thread == "control" => {
             let _ = ready.send(Ok(()));
@@ -95,17 +113,32 @@ fn run_worker<F: Fabric, S: Service>(
     service: &impl Fn(WorkerInfo) -> S,
     ready: &Ready,
 ) -> Result<u32, EngineError> {
-    let WorkerParts { number, plan, region, lanes, mailbox, counters, wake } = parts;
+    let WorkerParts {
+        number,
+        plan,
+        region,
+        lanes,
+        mailbox,
+        counters,
+        wake,
+    } = parts;
     settle(&format!("worker {number}"), plan.core, ready)?;
     let pool = match Pool::new(region, pool_plan.slots, pool_plan.slot_bytes) {
         Ok(pool) => pool,
         Err(source) => {
-            let _ = ready.send(Err(EngineError::Pool { worker: number, source }));
+            let _ = ready.send(Err(EngineError::Pool {
+                worker: number,
+                source,
+            }));
             return Err(EngineError::Stopped);
         }
     };
-    let info =
-        WorkerInfo { number, core: plan.core, buffer_bytes: pool_plan.slot_bytes, clock };
+    let info = WorkerInfo {
+        number,
+        core: plan.core,
+        buffer_bytes: pool_plan.slot_bytes,
+        clock,
+    };
     let setup = WorkerSetup {
         number,
         core: plan.core,
@@ -118,7 +151,9 @@ fn run_worker<F: Fabric, S: Service>(
     };
     let mut worker = Worker::new(setup, service(info));
     let _ = ready.send(Ok(()));
-    worker.run(clock, &wake).map_err(EngineError::system("wait on a worker"))?;
+    worker
+        .run(clock, &wake)
+        .map_err(EngineError::system("wait on a worker"))?;
     // The service goes with the worker; buffers that it still held come back with it.
     drop(worker);
     Ok(pool.slots() - pool.free())

@@ -92,7 +92,7 @@ impl WcStatus {
             Self::LocalLength => {
                 "a message was longer than the receive buffer: raise [pool] slot_bytes here"
             }
-            Self::RemoteInvalidRequest => {
+            Self::RemoteInvalidRequest | Self::RemoteOperation => {
                 "the peer refused the message, usually because it is longer than its receive \
                  buffer: raise [pool] slot_bytes on the peer"
             }
@@ -109,7 +109,6 @@ impl WcStatus {
             | Self::LocalEec
             | Self::MwBind
             | Self::BadResponse
-            | Self::RemoteOperation
             | Self::Other(_) => "the provider gives no further reason; see dmesg",
         }
     }

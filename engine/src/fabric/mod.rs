@@ -17,16 +17,17 @@ mod cm;
 pub mod contract;
 mod datapath;
 mod error;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod toy;
 mod url;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
 pub use cm::{
-    AsyncEvent, AsyncSubject, CmEvent, CmEventKind, ConnParams, Endpoint, IdKey, PrivateData, PrivateDataTooLong,
+    AsyncEvent, AsyncSubject, CmEvent, CmEventKind, ConnParams, Endpoint, IdKey, PrivateData,
+    PrivateDataTooLong,
 };
-pub use datapath::{
-    Lane, PostFailure, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion,
-};
+pub use datapath::{Lane, PostFailure, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion};
 pub use error::{FabricError, Step};
 pub use url::{Url, UrlError};
 
@@ -174,11 +175,7 @@ pub trait Fabric: Sized + Send + 'static {
     ///
     /// # Errors
     /// The QP did not take the state, or the peer has gone.
-    fn confirm(
-        &mut self,
-        id: &mut Self::Id,
-        qp: &mut Self::QpControl,
-    ) -> Result<(), FabricError>;
+    fn confirm(&mut self, id: &mut Self::Id, qp: &mut Self::QpControl) -> Result<(), FabricError>;
     /// Accepts a request; Established follows.
     ///
     /// # Errors
@@ -205,11 +202,8 @@ pub trait Fabric: Sized + Send + 'static {
     ///
     /// # Errors
     /// The device refused.
-    fn set_error(
-        &mut self,
-        id: &mut Self::Id,
-        qp: &mut Self::QpControl,
-    ) -> Result<(), FabricError>;
+    fn set_error(&mut self, id: &mut Self::Id, qp: &mut Self::QpControl)
+    -> Result<(), FabricError>;
     /// Destroys a QP. Both halves prove that nobody can post to it.
     fn destroy_qp(&mut self, id: &mut Self::Id, control: Self::QpControl, qp: Self::Qp);
     /// Destroys an id; no event names it afterwards.

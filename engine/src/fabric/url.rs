@@ -62,16 +62,29 @@ impl FromStr for Url {
 }
 
 fn parse_rdma(text: &str, rest: &str) -> Result<Url, UrlError> {
-    let (host, port) = rest.rsplit_once(':').ok_or_else(|| UrlError::Port(text.into()))?;
+    let (host, port) = rest
+        .rsplit_once(':')
+        .ok_or_else(|| UrlError::Port(text.into()))?;
     if host.starts_with('[') != host.ends_with(']') {
         return Err(UrlError::Port(text.into()));
     }
     let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-    let port = port.parse().ok().filter(|_| digits).ok_or_else(|| UrlError::Port(text.into()))?;
+    let port = port
+        .parse()
+        .ok()
+        .filter(|_| digits)
+        .ok_or_else(|| UrlError::Port(text.into()))?;
     let bare = |h: &str| !h.is_empty() && h.len() <= HOST_MAX;
     let host = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
         // A zone, as in fe80::1%eth0, is looked up with the address.
-        Some(v6) if v6.split('%').next().is_some_and(|a| a.parse::<Ipv6Addr>().is_ok()) => v6,
+        Some(v6)
+            if v6
+                .split('%')
+                .next()
+                .is_some_and(|a| a.parse::<Ipv6Addr>().is_ok()) =>
+        {
+            v6
+        }
         None if bare(host)
             && !host.contains([':', '/', '[', ']', '@', '%', ' '])
             && host.chars().all(|c| !c.is_control()) =>
@@ -80,7 +93,10 @@ fn parse_rdma(text: &str, rest: &str) -> Result<Url, UrlError> {
         }
         _ => return Err(UrlError::Host(text.into())),
     };
-    Ok(Url::Rdma { host: host.into(), port })
+    Ok(Url::Rdma {
+        host: host.into(),
+        port,
+    })
 }
 
 impl fmt::Display for Url {
@@ -105,10 +121,15 @@ impl Url {
                 if let Ok(ip) = host.parse::<IpAddr>() {
                     return Ok(vec![Endpoint::Rdma(SocketAddr::new(ip, *port))]);
                 }
-                let found: Vec<Endpoint> =
-                    (host.as_str(), *port).to_socket_addrs()?.map(Endpoint::Rdma).collect();
+                let found: Vec<Endpoint> = (host.as_str(), *port)
+                    .to_socket_addrs()?
+                    .map(Endpoint::Rdma)
+                    .collect();
                 if found.is_empty() {
-                    return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+                    return Err(io::Error::new(
+                        io::ErrorKind::NotFound,
+                        "the name has no address",
+                    ));
                 }
                 Ok(found)
             }
@@ -122,14 +143,23 @@ mod tests {
     use proptest::prelude::*;
 
     fn rdma(host: &str, port: u16) -> Result<Url, UrlError> {
-        Ok(Url::Rdma { host: host.into(), port })
+        Ok(Url::Rdma {
+            host: host.into(),
+            port,
+        })
     }
 
     #[test]
     fn good_addresses() {
         assert_eq!("rdma://10.0.0.1:7471".parse(), rdma("10.0.0.1", 7471));
-        assert_eq!("rdma://node-7.storage:1/".parse(), rdma("node-7.storage", 1));
-        assert_eq!("rdma://[2001:db8::1]:65535".parse(), rdma("2001:db8::1", 65535));
+        assert_eq!(
+            "rdma://node-7.storage:1/".parse(),
+            rdma("node-7.storage", 1)
+        );
+        assert_eq!(
+            "rdma://[2001:db8::1]:65535".parse(),
+            rdma("2001:db8::1", 65535)
+        );
         assert_eq!("rdma://[fe80::1%eth0]:5".parse(), rdma("fe80::1%eth0", 5));
         assert_eq!("shm://node".parse(), Ok(Url::Shm("node".into())));
     }
@@ -139,10 +169,22 @@ mod tests {
         for text in ["10.0.0.1:7471", "tcp://h:1", "", "rdma:/h:1"] {
             assert_eq!(text.parse::<Url>(), Err(UrlError::Scheme(text.into())));
         }
-        for text in ["rdma://h", "rdma://h:", "rdma://h:70000", "rdma://h:+1", "rdma://h:x"] {
+        for text in [
+            "rdma://h",
+            "rdma://h:",
+            "rdma://h:70000",
+            "rdma://h:+1",
+            "rdma://h:x",
+        ] {
             assert_eq!(text.parse::<Url>(), Err(UrlError::Port(text.into())));
         }
-        for text in ["rdma://:1", "rdma://a b:1", "rdma://[zz]:1", "rdma://::1:5", "rdma://a/b:1"] {
+        for text in [
+            "rdma://:1",
+            "rdma://a b:1",
+            "rdma://[zz]:1",
+            "rdma://::1:5",
+            "rdma://a/b:1",
+        ] {
             assert_eq!(text.parse::<Url>(), Err(UrlError::Host(text.into())));
         }
         for text in ["shm://", "shm://a/b", "shm://..", "shm://.hidden"] {

@@ -24,8 +24,7 @@ impl StopSignal {
             libc::sigemptyset(set.as_mut_ptr());
             libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
             libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
-            let failed =
-                libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            let failed = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
             if failed != 0 {
                 return Err(io::Error::from_raw_os_error(failed));
             }
@@ -45,7 +44,10 @@ impl StopSignal {
             tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(at_most.subsec_nanos()),
         };
-        let mut fds = [rustix::event::PollFd::new(&self.0, rustix::event::PollFlags::IN)];
+        let mut fds = [rustix::event::PollFd::new(
+            &self.0,
+            rustix::event::PollFlags::IN,
+        )];
         matches!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(n) if n > 0)
     }
 }

@@ -9,9 +9,16 @@ use crate::memory::Buffer;
 
 impl<F: Fabric, S: Service> Worker<F, S> {
     pub(super) fn complete(&mut self, wc: &<F::Lane as Lane>::Wc) {
-        let Some(id) = WrId::parse(wc.wr_id()) else { return };
+        let Some(id) = WrId::parse(wc.wr_id()) else {
+            return;
+        };
         // A completion of an old life: its buffers went back when its QP was destroyed.
-        if self.core.table.by_generation(id.index, id.generation).is_none() {
+        if self
+            .core
+            .table
+            .by_generation(id.index, id.generation)
+            .is_none()
+        {
             return;
         }
         match (id.kind, wc.is_success()) {
@@ -31,7 +38,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
 
     fn received(&mut self, id: WrId, len: u32) {
         let c = self.core.table.at(id.index);
-        let Some(mut buffer) = c.recvs.take(id.sequence) else { return };
+        let Some(mut buffer) = c.recvs.take(id.sequence) else {
+            return;
+        };
         if buffer.set_len(len).is_err() {
             // The NIC says that it wrote past the buffer: nothing in it can be trusted.
             return self.failed(id.index, WcStatus::LocalLength);
@@ -52,15 +61,19 @@ impl<F: Fabric, S: Service> Worker<F, S> {
 
     fn deliver(&mut self, index: u16, buffer: Buffer) {
         let conn = self.core.table.at(index).id;
-        self.service.message(&mut Io::new(&mut self.core), conn, Message::new(buffer));
+        self.service
+            .message(&mut Io::new(&mut self.core), conn, Message::new(buffer));
     }
 
     /// Tells the service of a connection whose peer is known, then gives it what came early.
     pub(super) fn announce(&mut self, index: u16) {
         let c = self.core.table.at(index);
-        let (Some(peer), false, conn) = (c.peer, c.announced, c.id) else { return };
+        let (Some(peer), false, conn) = (c.peer, c.announced, c.id) else {
+            return;
+        };
         c.announced = true;
-        self.service.connected(&mut Io::new(&mut self.core), conn, &peer);
+        self.service
+            .connected(&mut Io::new(&mut self.core), conn, &peer);
         while let Some(buffer) = self.core.table.at(index).recvs.next_early() {
             self.deliver(index, buffer);
         }
@@ -70,7 +83,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     /// not are done.
     fn sent(&mut self, id: WrId, last: Outcome) {
         let c = self.core.table.at(id.index);
-        let Some(n) = c.sends.retires(id.sequence) else { return };
+        let Some(n) = c.sends.retires(id.sequence) else {
+            return;
+        };
         for left in (0..n).rev() {
             let outcome = if left == 0 { last } else { Outcome::Done };
             self.retire(id.index, outcome);
@@ -85,9 +100,16 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     pub(super) fn retire(&mut self, index: u16, outcome: Outcome) -> bool {
         let c = self.core.table.at(index);
         let conn = c.id;
-        let Some((token, buffer)) = c.sends.pop() else { return false };
-        let completed = Completed { token, outcome, buffer };
-        self.service.completed(&mut Io::new(&mut self.core), conn, completed);
+        let Some((token, buffer)) = c.sends.pop() else {
+            return false;
+        };
+        let completed = Completed {
+            token,
+            outcome,
+            buffer,
+        };
+        self.service
+            .completed(&mut Io::new(&mut self.core), conn, completed);
         true
     }
 

@@ -58,7 +58,11 @@ impl Connection {
     fn vacant(worker: u16, index: u16, lane: u8, send_depth: u32, recv_depth: u32) -> Self {
         Self {
             // No generation is ever this large, so nothing finds a place before its first Adopt.
-            id: ConnId { worker, index, generation: u32::MAX },
+            id: ConnId {
+                worker,
+                index,
+                generation: u32::MAX,
+            },
             lane,
             phase: Phase::Vacant,
             peer: None,
@@ -145,7 +149,11 @@ mod tests {
 
     #[test]
     fn lanes_have_ranges_of_their_own() {
-        let lane = |connections, send_depth| LaneCapacity { connections, send_depth, recv_depth: 8 };
+        let lane = |connections, send_depth| LaneCapacity {
+            connections,
+            send_depth,
+            recv_depth: 8,
+        };
         let mut table = Table::new(0, &[lane(2, 4), lane(3, 16)]);
         assert_eq!(table.len(), 5);
         assert_eq!((table.at(1).lane, table.at(1).sends.room()), (0, 4));
@@ -154,15 +162,30 @@ mod tests {
 
     #[test]
     fn an_old_name_finds_nothing() {
-        let lane = LaneCapacity { connections: 1, send_depth: 4, recv_depth: 4 };
+        let lane = LaneCapacity {
+            connections: 1,
+            send_depth: 4,
+            recv_depth: 4,
+        };
         let mut table = Table::new(0, &[lane]);
-        let id = ConnId { worker: 0, index: 0, generation: 7 };
+        let id = ConnId {
+            worker: 0,
+            index: 0,
+            generation: 7,
+        };
         assert!(table.get(id).is_none());
         assert!(table.by_generation(0, 7).is_none());
         let place = table.at(0);
         (place.id, place.phase) = (id, Phase::Open);
         assert!(table.get(id).is_some());
-        assert!(table.get(ConnId { generation: 6, ..id }).is_none());
+        assert!(
+            table
+                .get(ConnId {
+                    generation: 6,
+                    ..id
+                })
+                .is_none()
+        );
         assert!(table.get(ConnId { index: 9, ..id }).is_none());
         assert!(table.by_generation(0, 8).is_none());
     }

@@ -56,7 +56,9 @@ pub struct Io<'a> {
 
 impl std::fmt::Debug for Io<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Io").field("worker", &self.core.worker).finish_non_exhaustive()
+        f.debug_struct("Io")
+            .field("worker", &self.core.worker)
+            .finish_non_exhaustive()
     }
 }
 
@@ -72,7 +74,10 @@ impl<'a> Io<'a> {
     /// Every slot is in use; the counter `pool_exhausted` says how often.
     #[inline]
     pub fn alloc(&mut self) -> Result<Buffer, Exhausted> {
-        self.core.pool.alloc().inspect_err(|_| self.core.counters.pool_exhausted.add(1))
+        self.core
+            .pool
+            .alloc()
+            .inspect_err(|_| self.core.counters.pool_exhausted.add(1))
     }
 
     /// Sends the buffer's bytes as one message. It comes back in `completed`, with `token`.
@@ -82,17 +87,29 @@ impl<'a> Io<'a> {
     #[inline]
     pub fn send(&mut self, conn: ConnId, buffer: Buffer, token: Token) -> Result<(), Rejected> {
         let Some(c) = self.core.table.get(conn) else {
-            return Err(Rejected { buffer, reason: PostError::NotConnected });
+            return Err(Rejected {
+                buffer,
+                reason: PostError::NotConnected,
+            });
         };
         if c.phase != Phase::Open || !c.announced {
-            return Err(Rejected { buffer, reason: PostError::NotConnected });
+            return Err(Rejected {
+                buffer,
+                reason: PostError::NotConnected,
+            });
         }
         if c.sends.room() == 0 {
             self.core.counters.would_block.add(1);
-            return Err(Rejected { buffer, reason: PostError::WouldBlock });
+            return Err(Rejected {
+                buffer,
+                reason: PostError::WouldBlock,
+            });
         }
         if buffer.len_bytes() > c.message_bytes_max {
-            return Err(Rejected { buffer, reason: PostError::TooLong });
+            return Err(Rejected {
+                buffer,
+                reason: PostError::TooLong,
+            });
         }
         c.sends.push(buffer, token);
         if !c.dirty {
@@ -116,7 +133,9 @@ impl<'a> Io<'a> {
     /// Does nothing if it is closing or gone.
     pub fn close(&mut self, conn: ConnId) {
         let deadline = self.core.now + self.core.close_deadline;
-        let Some(c) = self.core.table.get(conn) else { return };
+        let Some(c) = self.core.table.get(conn) else {
+            return;
+        };
         if c.phase == Phase::Open {
             c.phase = Phase::Closing(deadline);
             c.blame(super::CloseReason::Local);

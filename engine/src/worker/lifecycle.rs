@@ -48,7 +48,13 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     fn adopt(&mut self, handover: Handover<F>) {
-        let Handover { conn, lane, qp, grant, peer } = handover;
+        let Handover {
+            conn,
+            lane,
+            qp,
+            grant,
+            peer,
+        } = handover;
         let index = conn.index;
         let Some(lane_state) = self.lanes.get(usize::from(lane)) else {
             return self.outbox.push_back(Event::Refused(conn, qp));
@@ -66,7 +72,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         c.peer = peer;
         c.message_bytes_max = grant.message_bytes_max;
         (c.announced, c.reason, c.asked) = (false, None, false);
-        c.sends.open(WrId::base(Kind::Send, conn), lane_state.lkey, grant.inline_bytes);
+        c.sends.open(
+            WrId::base(Kind::Send, conn),
+            lane_state.lkey,
+            grant.inline_bytes,
+        );
         c.recvs.open(WrId::base(Kind::Recv, conn), lane_state.lkey);
         self.qps[usize::from(index)] = Some(qp);
         let posted = self.post_vacant(index);
@@ -84,10 +94,14 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             c.hungry = true;
             self.hungry.push(index);
         }
+        self.lanes[usize::from(lane)].connections += 1;
         self.core.counters.handovers.add(1);
         self.outbox.push_back(Event::Armed(conn));
         if let Err(errno) = posted {
-            self.core.table.at(index).blame(CloseReason::PostRefused(errno));
+            self.core
+                .table
+                .at(index)
+                .blame(CloseReason::PostRefused(errno));
             self.ask_close(index);
         }
     }
@@ -107,22 +121,31 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     fn stop(&mut self, conn: ConnId, reason: CloseReason) {
-        let Some(c) = self.core.table.get(conn) else { return };
+        let Some(c) = self.core.table.get(conn) else {
+            return;
+        };
         c.blame(reason);
         c.asked = true;
         if matches!(c.phase, Phase::Open | Phase::Closing(_)) {
             c.phase = Phase::Stopped;
         }
         while let Some((token, buffer)) = self.core.table.at(conn.index).sends.take_unposted() {
-            let completed = Completed { token, outcome: Outcome::NeverPosted, buffer };
-            self.service.completed(&mut Io::new(&mut self.core), conn, completed);
+            let completed = Completed {
+                token,
+                outcome: Outcome::NeverPosted,
+                buffer,
+            };
+            self.service
+                .completed(&mut Io::new(&mut self.core), conn, completed);
         }
         self.outbox.push_back(Event::Stopped(conn));
     }
 
     fn flush(&mut self, conn: ConnId, time: Duration) {
         let deadline = self.core.now + time;
-        let Some(c) = self.core.table.get(conn) else { return };
+        let Some(c) = self.core.table.get(conn) else {
+            return;
+        };
         c.phase = Phase::Flushing(deadline);
         if !c.timed {
             c.timed = true;
@@ -151,15 +174,19 @@ impl<F: Fabric, S: Service> Worker<F, S> {
 
     /// The QP is destroyed, and the CQ was polled since: what did not complete never will.
     fn release(&mut self, conn: ConnId) {
-        let Some(c) = self.core.table.get(conn) else { return };
+        let Some(c) = self.core.table.get(conn) else {
+            return;
+        };
         debug_assert!(c.phase == Phase::Drained);
         while self.retire(conn.index, Outcome::Unknown(WcStatus::Flushed)) {}
         let c = self.core.table.at(conn.index);
         c.recvs.reclaim();
         c.phase = Phase::Vacant;
+        self.lanes[usize::from(c.lane)].connections -= 1;
         let (announced, reason) = (c.announced, c.reason.unwrap_or(CloseReason::Local));
         if announced {
-            self.service.disconnected(&mut Io::new(&mut self.core), conn, reason);
+            self.service
+                .disconnected(&mut Io::new(&mut self.core), conn, reason);
         }
         self.outbox.push_back(Event::Released(conn));
     }

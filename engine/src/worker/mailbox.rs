@@ -135,7 +135,15 @@ pub fn mailbox<F: Fabric>() -> (ControlEnd<F>, WorkerEnd<F>) {
     let (event_tx, event_rx) = spsc::channel(MAILBOX_DEPTH);
     let (sleeper, waker) = crate::ring::sleep::pair();
     (
-        ControlEnd { commands: command_tx, events: event_rx, waker },
-        WorkerEnd { commands: command_rx, events: event_tx, sleeper },
+        ControlEnd {
+            commands: command_tx,
+            events: event_rx,
+            waker,
+        },
+        WorkerEnd {
+            commands: command_rx,
+            events: event_tx,
+            sleeper,
+        },
     )
 }

@@ -13,14 +13,20 @@
 
 mod completion;
 mod connection;
+#[cfg(all(test, loom))]
+mod handover_loom;
 mod io;
 mod lifecycle;
 mod mailbox;
 mod recv_queue;
 mod run;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod scripted;
 mod send_queue;
 mod service;
 mod turn;
+#[cfg(all(test, not(loom)))]
+mod worker_tests;
 mod wr_id;
 
 pub use connection::LaneCapacity;
@@ -75,13 +81,17 @@ pub struct WorkerSetup<F: Fabric> {
 
 impl<F: Fabric> std::fmt::Debug for WorkerSetup<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WorkerSetup").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("WorkerSetup")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
     }
 }
 
 impl<F: Fabric> std::fmt::Debug for LaneSetup<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LaneSetup").field("capacity", &self.capacity).finish_non_exhaustive()
+        f.debug_struct("LaneSetup")
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
     }
 }
 
@@ -89,6 +99,8 @@ impl<F: Fabric> std::fmt::Debug for LaneSetup<F> {
 struct LaneState<F: Fabric> {
     lane: F::Lane,
     lkey: Lkey,
+    /// Places of it that are taken; it is polled while there is one.
+    connections: u32,
     wcs: Box<[<F::Lane as Lane>::Wc]>,
     _registration: RegistrationOf<F>,
 }
@@ -106,12 +118,16 @@ pub struct Worker<F: Fabric, S: Service> {
     /// Connections with receives to post.
     hungry: Vec<u16>,
     idle: IdlePolicy,
+    /// Turns since the last busy one.
+    idle_turns: u32,
     done: bool,
 }
 
 impl<F: Fabric, S: Service> std::fmt::Debug for Worker<F, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker").field("number", &self.core.worker).finish_non_exhaustive()
+        f.debug_struct("Worker")
+            .field("number", &self.core.worker)
+            .finish_non_exhaustive()
     }
 }
 
@@ -124,6 +140,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         let lanes = setup.lanes.into_iter().map(|l| LaneState {
             lane: l.lane,
             lkey: l.registration.lkey(),
+            connections: 0,
             wcs: vec![F::Lane::blank(); POLL_BATCH_MAX].into_boxed_slice(),
             _registration: l.registration,
         });
@@ -146,6 +163,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             outbox: VecDeque::with_capacity(5 * places + 1),
             hungry: Vec::with_capacity(places),
             idle: setup.idle,
+            idle_turns: 0,
             done: false,
         }
     }

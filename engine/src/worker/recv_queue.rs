@@ -53,7 +53,8 @@ impl RecvQueue {
         debug_assert!(self.posted == 0 && self.slots.iter().all(Option::is_none));
         self.vacant.clear();
         // Low slots are popped first.
-        self.vacant.extend((0..self.depth).rev().filter_map(|i| u16::try_from(i).ok()));
+        self.vacant
+            .extend((0..self.depth).rev().filter_map(|i| u16::try_from(i).ok()));
         self.early.clear();
         (self.base, self.lkey) = (base, lkey);
     }
@@ -78,10 +79,20 @@ impl RecvQueue {
     /// Fills vacant slots from the pool. The chain counts as posted: [`RecvQueue::take_back`] undoes
     /// what the NIC refused.
     pub(crate) fn fill(&mut self, pool: &Pool) -> (RecvChain, Result<(), Exhausted>) {
-        let blank = RecvWr { wr_id: 0, addr: 0, len: 0, lkey: self.lkey };
-        let mut chain = RecvChain { wrs: [blank; POST_CHAIN_MAX], len: 0 };
+        let blank = RecvWr {
+            wr_id: 0,
+            addr: 0,
+            len: 0,
+            lkey: self.lkey,
+        };
+        let mut chain = RecvChain {
+            wrs: [blank; POST_CHAIN_MAX],
+            len: 0,
+        };
         while chain.len < POST_CHAIN_MAX {
-            let Some(slot) = self.vacant.last().copied() else { break };
+            let Some(slot) = self.vacant.last().copied() else {
+                break;
+            };
             let buffer = match pool.alloc() {
                 Ok(buffer) => buffer,
                 Err(exhausted) => return (chain, Err(exhausted)),
@@ -122,6 +133,12 @@ impl RecvQueue {
     pub(crate) fn keep_early(&mut self, message: Buffer) {
         debug_assert!(self.early.len() < self.early.capacity());
         self.early.push_back(message);
+    }
+
+    /// Messages wait for `connected`. No receive is posted meanwhile, so they are never more than
+    /// slots: a peer that is faster than control meets RNR.
+    pub(crate) fn has_early(&self) -> bool {
+        !self.early.is_empty()
     }
 
     pub(crate) fn next_early(&mut self) -> Option<Buffer> {

@@ -27,7 +27,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     /// Event mode could not set up or wait; the other policies make no call that can fail.
     pub fn run(&mut self, clock: Clock, wake: &Arc<EventFd>) -> io::Result<()> {
         match self.idle {
-            IdlePolicy::Spin => self.spin(clock, std::hint::spin_loop),
+            // No PAUSE: the core is this worker's own, and a pause delays what is waited for.
+            IdlePolicy::Spin => self.spin(clock, || {}),
             IdlePolicy::Yield => self.spin(clock, std::thread::yield_now),
             IdlePolicy::Event => return self.run_events(clock, wake),
         }
@@ -81,7 +82,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             self.mailbox.sleeper.cancel();
             return Ok(());
         }
-        let most = if self.is_waiting() { SLEEP_TIMED_MAX } else { SLEEP_MAX };
+        let most = if self.is_waiting() {
+            SLEEP_TIMED_MAX
+        } else {
+            SLEEP_MAX
+        };
         self.core.counters.sleeps.add(1);
         let woken = epoll.wait(Some(most), events).map(drop);
         self.mailbox.sleeper.woke();

@@ -10,8 +10,8 @@
 //! drained. No marker is needed.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use super::wr_id::{span, with_sequence};
 use super::Token;
+use super::wr_id::{span, with_sequence};
 use crate::fabric::SendWr;
 use crate::limits::POST_CHAIN_MAX;
 use crate::memory::Buffer;

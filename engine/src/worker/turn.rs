@@ -5,7 +5,7 @@
 use super::connection::Phase;
 use super::{CloseReason, Io, Service, Turn, Worker};
 use crate::fabric::{Fabric, Lane};
-use crate::limits::RECV_REPOST_BATCH;
+use crate::limits::{IDLE_TURNS_BEFORE_TOP_UP, RECV_REPOST_BATCH};
 use crate::types::Nanos;
 
 impl<F: Fabric, S: Service> Worker<F, S> {
@@ -15,7 +15,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         self.core.now = now;
         let mut work = 0;
         for lane in 0..self.lanes.len() {
-            work += self.serve_completions(lane);
+            // What a lane without connections still completes is of the past, and is polled out
+            // before the first completion of the next.
+            if self.lanes[lane].connections > 0 {
+                work += self.serve_completions(lane);
+            }
         }
         if self.service.turn(&mut Io::new(&mut self.core)) == Turn::Busy {
             work += 1;
@@ -23,7 +27,13 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         self.ring_doorbells();
         work += self.serve_commands();
         work += self.check_deadlines();
-        self.post_receives(work == 0);
+        self.idle_turns = if work == 0 {
+            self.idle_turns.saturating_add(1)
+        } else {
+            0
+        };
+        let rested = self.idle_turns % IDLE_TURNS_BEFORE_TOP_UP == 0;
+        self.post_receives(rested && work == 0);
         self.send_events();
         if work == 0 {
             self.core.counters.turns_idle.add(1);
@@ -64,7 +74,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         if !matches!(c.phase, Phase::Open | Phase::Closing(_)) {
             return;
         }
-        let Some(qp) = &mut self.qps[usize::from(index)] else { return };
+        let Some(qp) = &mut self.qps[usize::from(index)] else {
+            return;
+        };
         let lane = &mut self.lanes[usize::from(c.lane)].lane;
         loop {
             let chain = c.sends.chain();
@@ -94,12 +106,13 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
     }
 
-    /// Reposts receives in batches; what is left of a batch when the worker has nothing else to do.
-    fn post_receives(&mut self, idle: bool) {
+    /// Reposts receives in batches; what is left of a batch when the worker has had nothing to do for
+    /// a while, so that reposting stands in nobody's way.
+    fn post_receives(&mut self, top_up: bool) {
         let mut i = 0;
         while i < self.hungry.len() {
             let index = self.hungry[i];
-            if self.feed(index, idle) {
+            if self.feed(index, top_up) {
                 self.core.table.at(index).hungry = false;
                 self.hungry.swap_remove(i);
             } else {
@@ -109,18 +122,21 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     /// Posts the receives of one connection; true when there is no more to post.
-    fn feed(&mut self, index: u16, idle: bool) -> bool {
+    fn feed(&mut self, index: u16, top_up: bool) -> bool {
         let c = self.core.table.at(index);
         if !matches!(c.phase, Phase::Open | Phase::Closing(_)) {
             return true;
         }
         let batch = RECV_REPOST_BATCH.min(c.recvs.depth() as usize / 2).max(1);
-        if !idle && c.recvs.vacant() < batch {
+        if c.recvs.has_early() || (!top_up && c.recvs.vacant() < batch) {
             return false;
         }
         let outcome = self.post_vacant(index);
         if let Err(errno) = outcome {
-            self.core.table.at(index).blame(CloseReason::PostRefused(errno));
+            self.core
+                .table
+                .at(index)
+                .blame(CloseReason::PostRefused(errno));
             self.ask_close(index);
             return true;
         }
@@ -130,7 +146,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     /// Fills and posts vacant receives for as long as the pool has slots.
     pub(super) fn post_vacant(&mut self, index: u16) -> Result<(), i32> {
         let c = self.core.table.at(index);
-        let Some(qp) = &mut self.qps[usize::from(index)] else { return Ok(()) };
+        let Some(qp) = &mut self.qps[usize::from(index)] else {
+            return Ok(());
+        };
         let lane = &mut self.lanes[usize::from(c.lane)].lane;
         while c.recvs.vacant() > 0 && self.core.pool.free() > 0 {
             let (chain, _) = c.recvs.fill(&self.core.pool);

@@ -80,13 +80,19 @@ pub(crate) fn span(from: u32, sequence: u32) -> Option<u32> {
 }
 
 #[inline]
-#[allow(clippy::cast_possible_truncation, reason = "the low bits are what is wanted")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "the low bits are what is wanted"
+)]
 fn low16(word: u64) -> u16 {
     word as u16
 }
 
 #[inline]
-#[allow(clippy::cast_possible_truncation, reason = "the low bits are what is wanted")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "the low bits are what is wanted"
+)]
 fn low32(word: u64) -> u32 {
     word as u32
 }

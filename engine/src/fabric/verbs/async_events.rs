@@ -6,7 +6,9 @@ use super::device::Device;
 use super::open::set_nonblocking;
 use crate::fabric::{AsyncEvent, AsyncSubject, FabricError, Step};
 use crate::types::QpNum;
-use rdma_sys::{ibv_ack_async_event, ibv_async_event, ibv_event_type as event, ibv_get_async_event};
+use rdma_sys::{
+    ibv_ack_async_event, ibv_async_event, ibv_event_type as event, ibv_get_async_event,
+};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 
@@ -94,7 +96,11 @@ fn describe(number: i32) -> &'static str {
         "WQ fatal",
         "device speed change",
     ];
-    usize::try_from(number).ok().and_then(|n| NAMES.get(n)).copied().unwrap_or("unknown event")
+    usize::try_from(number)
+        .ok()
+        .and_then(|n| NAMES.get(n))
+        .copied()
+        .unwrap_or("unknown event")
 }
 
 #[cfg(test)]
@@ -103,9 +109,15 @@ mod tests {
 
     #[test]
     fn names_follow_the_numbers() {
-        assert_eq!(describe(event::IBV_EVENT_COMM_EST as i32), "communication established");
+        assert_eq!(
+            describe(event::IBV_EVENT_COMM_EST as i32),
+            "communication established"
+        );
         assert_eq!(describe(event::IBV_EVENT_GID_CHANGE as i32), "GID change");
-        assert_eq!(describe(event::IBV_EVENT_DEVICE_SPEED_CHANGE as i32), "device speed change");
+        assert_eq!(
+            describe(event::IBV_EVENT_DEVICE_SPEED_CHANGE as i32),
+            "device speed change"
+        );
         assert_eq!(describe(-1), "unknown event");
         assert_eq!(describe(4711), "unknown event");
     }

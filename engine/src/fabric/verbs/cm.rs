@@ -3,20 +3,23 @@
 #![allow(unsafe_code, reason = "librdmacm is C")]
 
 use super::open::{errno, name, no_devices, set_nonblocking};
-use crate::fabric::{CmEvent, CmEventKind, ConnParams, Endpoint, FabricError, IdKey, PrivateData, Step};
+use crate::fabric::{
+    CmEvent, CmEventKind, ConnParams, Endpoint, FabricError, IdKey, PrivateData, Step,
+};
 use crate::types::QpNum;
 use rdma_sys::{
-    ibv_event_type, rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_cm_event, rdma_cm_event_type as kind, rdma_cm_id,
-    rdma_conn_param, rdma_connect, rdma_create_event_channel, rdma_create_id, rdma_destroy_event_channel,
-    rdma_destroy_id, rdma_disconnect, rdma_establish, rdma_event_channel, rdma_get_cm_event,
-    rdma_listen, rdma_notify, rdma_port_space, rdma_reject, rdma_resolve_addr, rdma_resolve_route,
+    ibv_event_type, rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_cm_event,
+    rdma_cm_event_type as kind, rdma_cm_id, rdma_conn_param, rdma_connect,
+    rdma_create_event_channel, rdma_create_id, rdma_destroy_event_channel, rdma_destroy_id,
+    rdma_disconnect, rdma_establish, rdma_event_channel, rdma_get_cm_event, rdma_listen,
+    rdma_port_space, rdma_reject, rdma_resolve_addr, rdma_resolve_route,
 };
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -97,13 +100,18 @@ impl Id {
     }
 
     fn check(&self, result: i32, step: Step, place: &impl ToString) -> Result<(), FabricError> {
-        if result == 0 { Ok(()) } else { Err(FabricError::new(step, place.to_string(), errno())) }
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(FabricError::new(step, place.to_string(), errno()))
+        }
     }
 
     pub(super) fn resolve_route(&self, timeout: Duration) -> Result<(), FabricError> {
         // SAFETY: rdma_resolve_route requires a live id.
         let r = unsafe { rdma_resolve_route(self.as_ptr(), milliseconds(timeout)) };
         self.check(r, Step::ResolveRoute, &self.place())
+            .map_err(|e| e.advise(unresolved_advice()))
     }
 
     pub(super) fn connect(&self, params: &mut rdma_conn_param) -> Result<(), FabricError> {
@@ -140,14 +148,19 @@ impl Id {
     }
 
     pub(super) fn notify_established(&self) {
+        let Some(rdma_notify) = notify_symbol() else {
+            return;
+        };
         // SAFETY: rdma_notify requires a live id. It fails where the handshake was done already,
         // and then there is nothing to tell.
-        let _ = unsafe { rdma_notify(self.as_ptr(), ibv_event_type::IBV_EVENT_COMM_EST) };
+        let _ = unsafe { rdma_notify(self.as_ptr(), ibv_event_type::IBV_EVENT_COMM_EST as i32) };
     }
 
     /// The peer or local address, for errors.
     pub(super) fn place(&self) -> String {
-        self.peer().or_else(|| self.local()).map_or_else(|| "an id".into(), |e| e.to_string())
+        self.peer()
+            .or_else(|| self.local())
+            .map_or_else(|| "an id".into(), |e| e.to_string())
     }
 }
 
@@ -184,7 +197,10 @@ impl Channel {
     }
 
     fn own(&self, id: NonNull<rdma_cm_id>) -> Id {
-        Id(Arc::new(IdInner { id, _channel: Arc::clone(&self.0) }))
+        Id(Arc::new(IdInner {
+            id,
+            _channel: Arc::clone(&self.0),
+        }))
     }
 
     pub(super) fn listen(&self, at: &Endpoint, backlog: u32) -> Result<Id, FabricError> {
@@ -193,13 +209,14 @@ impl Channel {
         let mut native = native_address(addr);
         // SAFETY: rdma_bind_addr requires a live id and an address as long as its family says.
         let r = unsafe { rdma_bind_addr(id.as_ptr(), (&raw mut native).cast()) };
-        id.check(r, Step::Bind, at).map_err(|e| match e.source.raw_os_error() {
-            Some(libc::EADDRINUSE) => e.advise("Another listener has the port: choose another"),
-            Some(libc::EADDRNOTAVAIL | libc::ENODEV) => e.advise(
-                "No RDMA device has this address: see `spinwire devices` and `ip addr`",
-            ),
-            _ => e,
-        })?;
+        id.check(r, Step::Bind, at)
+            .map_err(|e| match e.source.raw_os_error() {
+                Some(libc::EADDRINUSE) => e.advise("Another listener has the port: choose another"),
+                Some(libc::EADDRNOTAVAIL | libc::ENODEV) => e.advise(
+                    "No RDMA device has this address: see `spinwire devices` and `ip addr`",
+                ),
+                _ => e,
+            })?;
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         // SAFETY: rdma_listen requires a bound id.
         let r = unsafe { rdma_listen(id.as_ptr(), backlog) };
@@ -225,7 +242,8 @@ impl Channel {
                 milliseconds(timeout),
             )
         };
-        id.check(r, Step::ResolveAddress, peer).map_err(|e| e.advise(unresolved_advice()))?;
+        id.check(r, Step::ResolveAddress, peer)
+            .map_err(|e| e.advise(unresolved_advice()))?;
         Ok(id)
     }
 
@@ -259,7 +277,11 @@ impl Channel {
         } else {
             None
         };
-        let about = if request.is_some() { event.listen_id } else { event.id };
+        let about = if request.is_some() {
+            event.listen_id
+        } else {
+            event.id
+        };
         // SAFETY: ids of the TCP port space carry the `conn` arm.
         let conn = unsafe { &event.param.conn };
         let data = if conn.private_data.is_null() || conn.private_data_len == 0 {
@@ -284,6 +306,28 @@ impl Channel {
             request,
         })
     }
+}
+
+type Notify = unsafe extern "C" fn(*mut rdma_cm_id, i32) -> i32;
+
+/// `rdma_notify` is declared by rdma-sys but not among the symbols that it loads, so it is asked of
+/// the library, which is loaded by then.
+fn notify_symbol() -> Option<Notify> {
+    static SYMBOL: OnceLock<Option<Notify>> = OnceLock::new();
+    *SYMBOL.get_or_init(|| {
+        // SAFETY: dlopen and dlsym require C strings; RTLD_NOLOAD only finds what is loaded.
+        let symbol = unsafe {
+            let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
+            let library = libc::dlopen(c"librdmacm.so.1".as_ptr(), flags);
+            if library.is_null() {
+                return None;
+            }
+            libc::dlsym(library, c"rdma_notify".as_ptr())
+        };
+        // SAFETY: the symbol is `int rdma_notify(struct rdma_cm_id *, enum ibv_event_type)`
+        // (rdma_notify(3)); a C enum is passed as an int, and null is None.
+        unsafe { std::mem::transmute::<*mut libc::c_void, Option<Notify>>(symbol) }
+    })
 }
 
 fn translate(event: kind::Type) -> CmEventKind {
@@ -312,7 +356,11 @@ fn translate(event: kind::Type) -> CmEventKind {
 pub(super) fn native_params(params: &ConnParams, qp: QpNum) -> rdma_conn_param {
     let data = params.private_data.as_slice();
     rdma_conn_param {
-        private_data: if data.is_empty() { ptr::null() } else { data.as_ptr().cast() },
+        private_data: if data.is_empty() {
+            ptr::null()
+        } else {
+            data.as_ptr().cast()
+        },
         private_data_len: u8::try_from(data.len()).unwrap_or(0),
         responder_resources: params.responder_resources,
         initiator_depth: params.initiator_depth,
@@ -374,14 +422,22 @@ fn read_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
             // SAFETY: the family says which sockaddr it is.
             let s = unsafe { &*ptr::from_ref(storage).cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(s.sin_addr.s_addr.to_ne_bytes());
-            Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(s.sin_port))))
+            Some(SocketAddr::V4(SocketAddrV4::new(
+                ip,
+                u16::from_be(s.sin_port),
+            )))
         }
         libc::AF_INET6 => {
             // SAFETY: as above.
             let s = unsafe { &*ptr::from_ref(storage).cast::<libc::sockaddr_in6>() };
             let ip = Ipv6Addr::from(s.sin6_addr.s6_addr);
             let port = u16::from_be(s.sin6_port);
-            Some(SocketAddr::V6(SocketAddrV6::new(ip, port, s.sin6_flowinfo, s.sin6_scope_id)))
+            Some(SocketAddr::V6(SocketAddrV6::new(
+                ip,
+                port,
+                s.sin6_flowinfo,
+                s.sin6_scope_id,
+            )))
         }
         _ => None,
     }
@@ -393,7 +449,12 @@ mod tests {
 
     #[test]
     fn addresses_survive_the_way_there_and_back() {
-        for text in ["10.9.0.1:7471", "[2001:db8::1]:1", "[fe80::1%3]:65535", "0.0.0.0:0"] {
+        for text in [
+            "10.9.0.1:7471",
+            "[2001:db8::1]:1",
+            "[fe80::1%3]:65535",
+            "0.0.0.0:0",
+        ] {
             let addr: SocketAddr = text.parse().expect("an address");
             assert_eq!(read_address(&native_address(addr)), Some(addr));
         }

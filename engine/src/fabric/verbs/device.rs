@@ -66,7 +66,14 @@ impl Device {
         let pd = NonNull::new(unsafe { ibv_alloc_pd(context.as_ptr()) })
             .ok_or_else(|| FabricError::new(Step::AllocPd, &limits.name, errno()))?;
         let relaxed_ordering = AtomicI32::new(-1);
-        Ok(Self { inner: Arc::new(DeviceInner { context, pd, limits, relaxed_ordering }) })
+        Ok(Self {
+            inner: Arc::new(DeviceInner {
+                context,
+                pd,
+                limits,
+                relaxed_ordering,
+            }),
+        })
     }
 
     pub(super) fn context(&self) -> *mut ibv_context {
@@ -96,7 +103,12 @@ impl Device {
         // - a live PD: `self` holds it;
         // - memory mapped until deregistration: the registration holds the region's Arc.
         let mr = unsafe {
-            ibv_reg_mr(self.pd(), region.base().as_ptr().cast(), region.len(), flags)
+            ibv_reg_mr(
+                self.pd(),
+                region.base().as_ptr().cast(),
+                region.len(),
+                flags,
+            )
         };
         NonNull::new(mr).ok_or_else(errno)
     }
@@ -138,10 +150,22 @@ impl Registrar for Device {
     fn register(&self, region: Arc<Region>, access: Access) -> io::Result<Mr> {
         let mut flags = 0;
         for (ours, theirs) in [
-            (Access::LOCAL_WRITE, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
-            (Access::REMOTE_READ, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
-            (Access::REMOTE_WRITE, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
-            (Access::REMOTE_ATOMIC, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC),
+            (
+                Access::LOCAL_WRITE,
+                ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
+            ),
+            (
+                Access::REMOTE_READ,
+                ibv_access_flags::IBV_ACCESS_REMOTE_READ,
+            ),
+            (
+                Access::REMOTE_WRITE,
+                ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
+            ),
+            (
+                Access::REMOTE_ATOMIC,
+                ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC,
+            ),
         ] {
             if access.contains(ours) {
                 flags |= theirs.0;
@@ -203,12 +227,15 @@ impl CqHandle {
         events: bool,
     ) -> Result<Arc<Self>, FabricError> {
         let name = &device.limits().name;
-        let channel = if events { Some(create_channel(device)?) } else { None };
+        let channel = if events {
+            Some(create_channel(device)?)
+        } else {
+            None
+        };
         let cqe = i32::try_from(depth).unwrap_or(i32::MAX);
         let channel_ptr = channel.map_or(ptr::null_mut(), NonNull::as_ptr);
         // SAFETY: ibv_create_cq requires a live context and a channel of that context, or null.
-        let cq =
-            unsafe { ibv_create_cq(device.context(), cqe, ptr::null_mut(), channel_ptr, 0) };
+        let cq = unsafe { ibv_create_cq(device.context(), cqe, ptr::null_mut(), channel_ptr, 0) };
         let Some(cq) = NonNull::new(cq) else {
             let error = errno();
             let memory = error.raw_os_error() == Some(libc::ENOMEM);
@@ -217,7 +244,11 @@ impl CqHandle {
                 unsafe { ibv_destroy_comp_channel(c.as_ptr()) };
             }
             let error = FabricError::new(Step::CreateCq, name, error);
-            return Err(if memory { error.advise(memlock_advice()) } else { error });
+            return Err(if memory {
+                error.advise(memlock_advice())
+            } else {
+                error
+            });
         };
         // SAFETY: `cq` was returned by ibv_create_cq just now.
         let granted = unsafe { (*cq.as_ptr()).cqe };
@@ -250,7 +281,9 @@ impl CqHandle {
     /// The PD for QPs of this lane: a parent domain with the lane's thread domain where the device
     /// has them.
     pub(super) fn qp_pd(&self) -> *mut ibv_pd {
-        self.domain.as_ref().map_or_else(|| self.device.pd(), |d| d.pd.as_ptr())
+        self.domain
+            .as_ref()
+            .map_or_else(|| self.device.pd(), |d| d.pd.as_ptr())
     }
 
     pub(super) fn channel_ptr(&self) -> Option<*mut ibv_comp_channel> {

@@ -67,7 +67,9 @@ impl Gid {
     /// The IP address that the GID stands for, IPv4 unmapped.
     #[must_use]
     pub fn address(&self) -> IpAddr {
-        self.gid.to_ipv4_mapped().map_or(IpAddr::V6(self.gid), IpAddr::V4)
+        self.gid
+            .to_ipv4_mapped()
+            .map_or(IpAddr::V6(self.gid), IpAddr::V4)
     }
 
     /// Not link-local: it can cross a router.
@@ -86,7 +88,9 @@ pub(super) fn table(context: *mut ibv_context, iwarp: bool) -> Vec<Gid> {
     let mut entries = vec![blank; GIDS_MAX];
     // SAFETY: ibv_query_gid_table requires a live context and room for the number of entries given.
     let n = unsafe { ibv_query_gid_table(context, entries.as_mut_ptr(), entries.len(), 0) };
-    let Ok(n) = usize::try_from(n) else { return Vec::new() };
+    let Ok(n) = usize::try_from(n) else {
+        return Vec::new();
+    };
     entries[..n.min(GIDS_MAX)]
         .iter()
         .map(|e| {
@@ -135,7 +139,10 @@ pub fn choose<'a>(gids: &'a [Gid], port: u8, address: Option<IpAddr>) -> Option<
             std::cmp::Reverse(g.index),
         )
     };
-    let best = gids.iter().filter(|g| g.port == port && !g.gid.is_unspecified()).max_by_key(rank)?;
+    let best = gids
+        .iter()
+        .filter(|g| g.port == port && !g.gid.is_unspecified())
+        .max_by_key(rank)?;
     let (matches, modern, routable, netdev, _) = rank(&best);
     let mut reasons = Vec::new();
     if matches {
@@ -161,13 +168,19 @@ pub(super) fn log_choice(context: *mut ibv_context, id: &Id, attr: &ibv_qp_attr)
     let gids = table(context, false);
     let index = u32::from(attr.ah_attr.grh.sgid_index);
     let port = id.port();
-    let Some(chosen) = gids.iter().find(|g| g.port == port && g.index == index) else { return };
+    let Some(chosen) = gids.iter().find(|g| g.port == port && g.index == index) else {
+        return;
+    };
     let (kind, netdev) = (chosen.kind, chosen.netdev.as_deref().unwrap_or("none"));
     tracing::info!(port, index, gid = %chosen.gid, %kind, netdev, "GID chosen by rdma_cm");
     if let Some((best, why)) = choose(&gids, port, Some(chosen.address()))
         && best.index != chosen.index
     {
-        tracing::warn!(best = best.index, why, "another GID has the same address and fits better");
+        tracing::warn!(
+            best = best.index,
+            why,
+            "another GID has the same address and fits better"
+        );
     }
 }
 
@@ -177,7 +190,13 @@ mod tests {
 
     fn gid(index: u32, text: &str, kind: GidKind, netdev: Option<&str>) -> Gid {
         let gid = text.parse().expect("an address");
-        Gid { port: 1, index, gid, kind, netdev: netdev.map(String::from) }
+        Gid {
+            port: 1,
+            index,
+            gid,
+            kind,
+            netdev: netdev.map(String::from),
+        }
     }
 
     #[test]
@@ -206,7 +225,12 @@ mod tests {
 
     #[test]
     fn addresses_are_unmapped() {
-        assert_eq!(gid(0, "::ffff:10.9.0.1", GidKind::RoceV2, None).address().to_string(), "10.9.0.1");
+        assert_eq!(
+            gid(0, "::ffff:10.9.0.1", GidKind::RoceV2, None)
+                .address()
+                .to_string(),
+            "10.9.0.1"
+        );
         assert!(!gid(0, "fe80::2861", GidKind::RoceV2, None).is_routable());
         assert!(gid(0, "2001:db8::1", GidKind::RoceV2, None).is_routable());
     }

@@ -140,7 +140,10 @@ impl std::fmt::Debug for Lane {
 
 impl Lane {
     pub(super) fn new(cq: Arc<CqHandle>) -> Self {
-        Self { cq, templates: Templates::new() }
+        Self {
+            cq,
+            templates: Templates::new(),
+        }
     }
 }
 
@@ -182,13 +185,24 @@ impl fabric::Lane for Lane {
         }
         let t = &mut *self.templates;
         for (i, wr) in chain[..n].iter().enumerate() {
-            t.send_sge[i] = ibv_sge { addr: wr.addr, length: wr.len, lkey: wr.lkey.0 };
+            t.send_sge[i] = ibv_sge {
+                addr: wr.addr,
+                length: wr.len,
+                lkey: wr.lkey.0,
+            };
             let native = &mut t.send[i];
             debug_assert!(native.opcode == ibv_wr_opcode::IBV_WR_SEND);
             native.wr_id = wr.wr_id;
             native.num_sge = i32::from(wr.len != 0);
-            native.send_flags = if wr.signalled { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 }
-                | if wr.inline { ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
+            native.send_flags = if wr.signalled {
+                ibv_send_flags::IBV_SEND_SIGNALED.0
+            } else {
+                0
+            } | if wr.inline {
+                ibv_send_flags::IBV_SEND_INLINE.0
+            } else {
+                0
+            };
         }
         let next = t.send[n - 1].next;
         t.send[n - 1].next = ptr::null_mut();
@@ -206,7 +220,10 @@ impl fabric::Lane for Lane {
         if errno == 0 {
             return Ok(());
         }
-        Err(PostFailure { posted: refused(&t.send[..n], bad), errno: errno.abs() })
+        Err(PostFailure {
+            posted: refused(&t.send[..n], bad),
+            errno: errno.abs(),
+        })
     }
 
     #[inline]
@@ -217,7 +234,11 @@ impl fabric::Lane for Lane {
         }
         let t = &mut *self.templates;
         for (i, wr) in chain[..n].iter().enumerate() {
-            t.recv_sge[i] = ibv_sge { addr: wr.addr, length: wr.len, lkey: wr.lkey.0 };
+            t.recv_sge[i] = ibv_sge {
+                addr: wr.addr,
+                length: wr.len,
+                lkey: wr.lkey.0,
+            };
             debug_assert!(t.recv[i].num_sge == 1);
             t.recv[i].wr_id = wr.wr_id;
         }
@@ -236,7 +257,10 @@ impl fabric::Lane for Lane {
         if errno == 0 {
             return Ok(());
         }
-        Err(PostFailure { posted: refused(&t.recv[..n], bad), errno: errno.abs() })
+        Err(PostFailure {
+            posted: refused(&t.recv[..n], bad),
+            errno: errno.abs(),
+        })
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -252,7 +276,9 @@ impl fabric::Lane for Lane {
     }
 
     fn drain_events(&mut self) {
-        let Some(channel) = self.cq.channel_ptr() else { return };
+        let Some(channel) = self.cq.channel_ptr() else {
+            return;
+        };
         let mut taken = 0;
         loop {
             let mut cq = ptr::null_mut();

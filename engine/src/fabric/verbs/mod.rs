@@ -61,6 +61,17 @@ impl Verbs {
     }
 }
 
+/// Limits of every device that rdma_cm can use.
+///
+/// # Errors
+/// The libraries are missing, or the kernel has no rdma_cm.
+pub fn limits_of_all() -> Result<Vec<DeviceLimits>, FabricError> {
+    Ok(open::devices()?
+        .iter()
+        .map(|d| d.limits().clone())
+        .collect())
+}
+
 impl Fabric for Verbs {
     type Device = Device;
     type Lane = Lane;

@@ -38,7 +38,9 @@ pub(super) fn devices() -> Result<Vec<Device>, FabricError> {
     for i in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has `count` entries (rdma_get_devices(3)).
         let context = unsafe { *list.add(i) };
-        let Some(context) = NonNull::new(context) else { continue };
+        let Some(context) = NonNull::new(context) else {
+            continue;
+        };
         let opened = limits(context.as_ptr()).and_then(|l| Device::new(context, l));
         match opened {
             Ok(device) => devices.push(device),
@@ -100,7 +102,9 @@ pub(super) fn limits(context: *mut ibv_context) -> Result<DeviceLimits, FabricEr
     let mut active = false;
     let mut message_bytes_max = u32::MAX;
     for port in 1..=attr.phys_port_cnt {
-        let Ok(port) = query_port(context, port) else { continue };
+        let Ok(port) = query_port(context, port) else {
+            continue;
+        };
         if port.state == ibv_port_state::IBV_PORT_ACTIVE {
             active = true;
             message_bytes_max = message_bytes_max.min(port.max_msg_sz);
@@ -109,9 +113,10 @@ pub(super) fn limits(context: *mut ibv_context) -> Result<DeviceLimits, FabricEr
     if !active {
         message_bytes_max = 0;
     }
-    let numa_node = std::fs::read_to_string(format!("/sys/class/infiniband/{name}/device/numa_node"))
-        .ok()
-        .and_then(|text| text.trim().parse().ok());
+    let numa_node =
+        std::fs::read_to_string(format!("/sys/class/infiniband/{name}/device/numa_node"))
+            .ok()
+            .and_then(|text| text.trim().parse().ok());
     Ok(DeviceLimits {
         transport: transport(context),
         active,

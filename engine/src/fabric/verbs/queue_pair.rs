@@ -197,7 +197,11 @@ pub(super) fn create(
     let fail = |step, e: io::Error| {
         let full = e.raw_os_error() == Some(libc::ENOMEM);
         let error = FabricError::new(step, &limits.name, e);
-        if full { error.advise(memlock_advice()) } else { error }
+        if full {
+            error.advise(memlock_advice())
+        } else {
+            error
+        }
     };
     // The inline size that a device grants is not to be had from a query: asked, then halved.
     let mut inline = spec.inline_bytes;
@@ -212,8 +216,15 @@ pub(super) fn create(
     // SAFETY: `qp` was created just now.
     let number = QpNum(unsafe { (*qp.as_ptr()).qp_num });
     let owner = iwarp.then(|| id.clone());
-    let inner = Arc::new(QpInner { qp, owner, cq: Arc::clone(cq) });
-    let control = QpControl { inner: Arc::clone(&inner), number };
+    let inner = Arc::new(QpInner {
+        qp,
+        owner,
+        cq: Arc::clone(cq),
+    });
+    let control = QpControl {
+        inner: Arc::clone(&inner),
+        number,
+    };
     if !iwarp {
         let mut attr = attributes_for(id, ibv_qp_state::IBV_QPS_INIT, Step::ToInit, &limits.name)?;
         attr.values.qp_access_flags = 0;

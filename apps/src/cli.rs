@@ -1,0 +1,195 @@
+//! The command line. Help fits a screen.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+use spinwire::fabric::Url;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Busy-polling RDMA: serve, measure, inspect.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100)]
+#[command(
+    after_help = "SPINWIRE_LOG=error|warn|info|debug|trace sets what is logged on stderr.\n\
+                        Exit status: 0 done, 1 failed, 2 wrong usage."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer every message with itself; the other end of `bench`
+    Serve(ServeArgs),
+    /// Measure against a `spinwire serve`
+    Bench(BenchArgs),
+    /// List devices, ports, GIDs and limits
+    Devices(DevicesArgs),
+}
+
+/// Which cores, and what on them.
+#[derive(Debug, Args)]
+pub(crate) struct HostArgs {
+    /// Core map in TOML (see config/); without one, a worker and control on a core each
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Core of the only worker
+    #[arg(long, value_name = "N", conflicts_with = "config")]
+    pub(crate) worker_core: Option<usize>,
+    /// Core of control
+    #[arg(long, value_name = "N", conflicts_with = "config")]
+    pub(crate) control_core: Option<usize>,
+    /// Bytes to send inline where the device allows
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) inline: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Address to listen on: rdma://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    pub(crate) listen: Url,
+    /// Largest message to take, in bytes
+    #[arg(long, value_name = "BYTES", conflicts_with = "config")]
+    pub(crate) size_max: Option<u32>,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Op {
+    /// SEND, answered by a SEND
+    Send,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// One message at a time; half the round trip
+    Latency,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Server: rdma://HOST:PORT
+    pub(crate) url: Url,
+    /// Operation
+    #[arg(long, value_enum, default_value = "send")]
+    pub(crate) op: Op,
+    /// What to measure
+    #[arg(long, value_enum, default_value = "latency")]
+    pub(crate) mode: Mode,
+    /// Bytes of a message
+    #[arg(long, value_name = "BYTES", default_value_t = 8)]
+    pub(crate) size: u32,
+    /// Exchanges to measure
+    #[arg(long, value_name = "N", default_value_t = 10_000, conflicts_with = "duration",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) iters: u64,
+    /// Measure for this long instead: 5, 0.5, 5s, 200ms
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) duration: Option<Duration>,
+    /// Exchanges before the measurement; by default a tenth of --iters, at most 1000
+    #[arg(long, value_name = "N")]
+    pub(crate) warmup: Option<u64>,
+    /// Print one JSON document instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevicesArgs {
+    /// Print one JSON document instead of the tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const DURATION_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 1e-3),
+        (None, Some(number)) => (number, 1.0),
+        (None, None) => (text, 1.0),
+    };
+    let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let seconds = number
+        .parse::<f64>()
+        .ok()
+        .filter(|_| plain)
+        .map(|n| n * unit);
+    seconds
+        .and_then(|s| Duration::try_from_secs_f64(s).ok())
+        .filter(|d| !d.is_zero() && *d <= DURATION_MAX)
+        .ok_or_else(|| "a time above 0 and up to 7 days, such as 5, 0.5, 5s or 200ms".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound_and_help_fits_a_screen() {
+        let mut command = Cli::command();
+        command.build();
+        command.clone().debug_assert();
+        for sub in command.get_subcommands_mut() {
+            let lines = sub.render_help().to_string().lines().count();
+            assert!(lines <= 40, "{} takes {lines} lines", sub.get_name());
+        }
+    }
+
+    #[test]
+    fn durations() {
+        for (text, ms) in [
+            ("5", 5000),
+            ("0.5", 500),
+            ("5s", 5000),
+            ("200ms", 200),
+            ("1.5s", 1500),
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_millis(ms)),
+                "{text}"
+            );
+        }
+        for text in [
+            "",
+            "0",
+            "0ms",
+            "-1",
+            "1e9",
+            "inf",
+            "nan",
+            "s",
+            "ms",
+            "1m",
+            "999999999",
+        ] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_usage_errors() {
+        for args in [
+            "spinwire bench rdma://h:1 --iters 5 --duration 1",
+            "spinwire bench rdma://h:1 --iters 0",
+            "spinwire bench tcp://h:1",
+            "spinwire bench rdma://h:1 --size -1",
+            "spinwire serve",
+            "spinwire serve --listen rdma://h:1 --config f --worker-core 1",
+        ] {
+            assert!(Cli::try_parse_from(args.split(' ')).is_err(), "{args}");
+        }
+        let good =
+            "spinwire bench rdma://[::1]:7471 --op send --mode latency --size 8 --iters 9 --json";
+        assert!(Cli::try_parse_from(good.split(' ')).is_ok());
+    }
+}

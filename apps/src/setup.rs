@@ -1,0 +1,88 @@
+//! From the command line to a checked plan.
+
+use crate::cli::HostArgs;
+use spinwire::config::{Config, Host, Plan, Side};
+use spinwire::limits::{INLINE_MAX_BYTES, SLOT_BYTES_MAX, SLOT_BYTES_MIN};
+use spinwire::types::CoreId;
+
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Bytes that a pool without a core map takes at most.
+const POOL_BYTES_MAX: u32 = 256 << 20;
+
+/// The plan for one side, with buffers for messages of `size` bytes.
+pub(crate) fn plan(args: &HostArgs, side: Side, size: Option<u32>) -> Result<Plan, Failure> {
+    let host = Host::probe()?;
+    let mut plan = match &args.config {
+        Some(path) => Config::from_path(path)?.check(&host)?,
+        None => {
+            let mut plan = Config::default_for(&host, side)?;
+            choose_cores(&mut plan, args, &host)?;
+            if let Some(size) = size {
+                grow_buffers(&mut plan, size)?;
+            }
+            plan
+        }
+    };
+    if let Some(inline) = args.inline {
+        if inline > INLINE_MAX_BYTES {
+            return Err(format!("--inline {inline}: at most {INLINE_MAX_BYTES}").into());
+        }
+        for lane in plan.workers.iter_mut().flat_map(|w| &mut w.lanes) {
+            lane.inline_bytes = inline;
+        }
+    }
+    if let Some(size) = size.filter(|s| *s > plan.pool.slot_bytes) {
+        let slot = plan.pool.slot_bytes;
+        return Err(format!("--size {size}: [pool] slot_bytes = {slot} is less; raise it").into());
+    }
+    Ok(plan)
+}
+
+fn choose_cores(plan: &mut Plan, args: &HostArgs, host: &Host) -> Result<(), Failure> {
+    let find = |option: &str, number: usize| {
+        CoreId::new(number)
+            .filter(|core| host.cores.contains(core))
+            .ok_or_else(|| {
+                let cores: Vec<String> = host.cores.iter().map(ToString::to_string).collect();
+                format!(
+                    "{option} {number}: this process may use the cores {}",
+                    cores.join(", ")
+                )
+            })
+    };
+    if let Some(number) = args.worker_core {
+        let core = find("--worker-core", number)?;
+        plan.workers.iter_mut().for_each(|w| w.core = Some(core));
+        if args.control_core.is_none() && plan.control.core == Some(core) {
+            plan.control.core = host.cores.iter().copied().find(|other| *other != core);
+        }
+    }
+    if let Some(number) = args.control_core {
+        plan.control.core = Some(find("--control-core", number)?);
+    }
+    let control = plan.control.core;
+    if control.is_some() && plan.workers.iter().any(|w| w.core == control) {
+        let core = control.map_or(0, CoreId::number);
+        let message = "is for control and a worker: name another with --control-core";
+        return Err(format!("core {core} {message}").into());
+    }
+    Ok(())
+}
+
+/// Buffers that hold `size`, and as many as a bounded pool has room for.
+fn grow_buffers(plan: &mut Plan, size: u32) -> Result<(), Failure> {
+    if size > SLOT_BYTES_MAX {
+        return Err(format!("{size} bytes: a message has at most {SLOT_BYTES_MAX}").into());
+    }
+    if size <= plan.pool.slot_bytes {
+        return Ok(());
+    }
+    plan.pool.slot_bytes = size.next_multiple_of(SLOT_BYTES_MIN);
+    let slots = (POOL_BYTES_MAX / plan.pool.slot_bytes).clamp(8, plan.pool.slots);
+    plan.pool.slots = slots;
+    for lane in plan.workers.iter_mut().flat_map(|w| &mut w.lanes) {
+        lane.recv_depth = lane.recv_depth.min(slots / 4).max(1);
+    }
+    Ok(())
+}

@@ -1,0 +1,352 @@
+//! The toy as a NIC: what was posted, and completions when the test says so.
+//!
+//! A QP executes sends in order and completes those that are signalled; after a failure everything on
+//! it is flushed, in order, signalled or not, and so is whatever is posted later. That is RC.
+
+#![allow(
+    unsafe_code,
+    reason = "plays the NIC: reads and writes the memory that was posted"
+)]
+
+use super::{QpEnd, State, Toy};
+use crate::fabric::{
+    Lane, PostFailure, QpSpec, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion,
+};
+use crate::limits::POST_CHAIN_MAX;
+use crate::sys::eventfd::EventFd;
+use crate::types::{Lkey, QpNum};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
+
+/// Key of every registration.
+pub(super) const LKEY: Lkey = Lkey(77);
+
+pub(super) struct QpState {
+    lane: usize,
+    spec: QpSpec,
+    pub(super) end: QpEnd,
+    pub(super) control_half: bool,
+    pub(super) posting_half: bool,
+    in_error: bool,
+    sends: VecDeque<SendWr>,
+    recvs: VecDeque<RecvWr>,
+    /// Payloads of the sends that were accepted, and how many of them were executed.
+    sent: Vec<Vec<u8>>,
+    executed: usize,
+    send_chains: Vec<Vec<SendWr>>,
+    recv_chains: Vec<usize>,
+    /// Posts still taken before the provider refuses, for sends and receives, with the errno.
+    sends_left: Option<(usize, i32)>,
+    recvs_left: Option<(usize, i32)>,
+}
+
+impl QpState {
+    pub(super) fn new(lane: usize, spec: QpSpec) -> Self {
+        Self {
+            lane,
+            spec,
+            end: QpEnd::Alive,
+            control_half: true,
+            posting_half: true,
+            in_error: false,
+            sends: VecDeque::new(),
+            recvs: VecDeque::new(),
+            sent: Vec::new(),
+            executed: 0,
+            send_chains: Vec::new(),
+            recv_chains: Vec::new(),
+            sends_left: None,
+            recvs_left: None,
+        }
+    }
+}
+
+/// Takes what is left of a budget: how many of `n` are accepted, and the refusal of the rest.
+fn accept(left: &mut Option<(usize, i32)>, n: usize) -> (usize, Result<(), PostFailure>) {
+    match left {
+        Some((budget, errno)) if *budget < n => {
+            let (posted, errno) = (*budget, *errno);
+            *budget = 0;
+            (posted, Err(PostFailure { posted, errno }))
+        }
+        Some((budget, _)) => {
+            *budget -= n;
+            (n, Ok(()))
+        }
+        None => (n, Ok(())),
+    }
+}
+
+impl State {
+    fn push(&mut self, number: usize, wr_id: u64, status: WcStatus, len: u32) {
+        let lane = self.qps[number].lane;
+        let qp = QpNum(u32::try_from(number).expect("few QPs"));
+        self.cqs[lane].push_back(ToyWc {
+            wr_id,
+            status,
+            len,
+            qp,
+        });
+    }
+
+    fn flush(&mut self, number: usize) {
+        let qp = &mut self.qps[number];
+        qp.in_error = true;
+        let sends = std::mem::take(&mut qp.sends);
+        let recvs = std::mem::take(&mut qp.recvs);
+        let words = sends.iter().map(|wr| wr.wr_id);
+        for wr_id in words.chain(recvs.iter().map(|wr| wr.wr_id)) {
+            self.push(number, wr_id, WcStatus::Flushed, 0);
+        }
+    }
+}
+
+/// The test's hands on a QP, by its number.
+impl Toy {
+    /// A message comes in: false when no receive is posted or the QP is in error.
+    pub(crate) fn deliver(&self, qp: QpNum, bytes: &[u8]) -> bool {
+        let mut state = self.lock();
+        let number = qp.0 as usize;
+        let Some(wr) = state.qps[number].recvs.pop_front() else {
+            return false;
+        };
+        assert!(bytes.len() <= wr.len as usize, "no toy for long messages");
+        let to = with_exposed_provenance_mut::<u8>(usize::try_from(wr.addr).expect("64 bits"));
+        // SAFETY: `copy_nonoverlapping` requires, in turn,
+        // - a source of `len` bytes: it is a slice;
+        // - a destination of as many: the receive names a slot of `wr.len` bytes, which the worker
+        //   keeps in its in-flight table until the completion that is pushed below;
+        // - no overlap: nobody has a slice of a slot that is posted.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        let len = u32::try_from(bytes.len()).expect("short");
+        state.push(number, wr.wr_id, WcStatus::Success, len);
+        true
+    }
+
+    /// The NIC executes the next `n` sends; gives how many there were.
+    pub(crate) fn execute(&self, qp: QpNum, n: usize) -> usize {
+        let mut state = self.lock();
+        let number = qp.0 as usize;
+        for done in 0..n {
+            let Some(wr) = state.qps[number].sends.pop_front() else {
+                return done;
+            };
+            state.qps[number].executed += 1;
+            if wr.signalled {
+                state.push(number, wr.wr_id, WcStatus::Success, 0);
+            }
+        }
+        n
+    }
+
+    /// The next send fails, and everything else is flushed; without a send only that.
+    pub(crate) fn fail(&self, qp: QpNum, status: WcStatus) {
+        let mut state = self.lock();
+        let number = qp.0 as usize;
+        if let Some(wr) = state.qps[number].sends.pop_front() {
+            state.push(number, wr.wr_id, status, 0);
+        }
+        state.flush(number);
+    }
+
+    /// The QP goes to error.
+    pub(crate) fn flush(&self, qp: QpNum) {
+        self.lock().flush(qp.0 as usize);
+    }
+
+    /// A completion out of nowhere.
+    pub(crate) fn complete(&self, qp: QpNum, wr_id: u64, status: WcStatus, len: u32) {
+        self.lock().push(qp.0 as usize, wr_id, status, len);
+    }
+
+    /// After `n` more sends the provider refuses.
+    pub(crate) fn refuse_sends(&self, qp: QpNum, n: usize, errno: i32) {
+        self.lock().qps[qp.0 as usize].sends_left = Some((n, errno));
+    }
+
+    /// After `n` more receives the provider refuses.
+    pub(crate) fn refuse_recvs(&self, qp: QpNum, n: usize, errno: i32) {
+        self.lock().qps[qp.0 as usize].recvs_left = Some((n, errno));
+    }
+
+    /// The QP that was created last.
+    pub(crate) fn last_qp(&self) -> QpNum {
+        QpNum(u32::try_from(self.lock().qps.len() - 1).expect("few QPs"))
+    }
+
+    /// Chains of sends so far; one doorbell each.
+    pub(crate) fn send_chains(&self, qp: QpNum) -> Vec<Vec<SendWr>> {
+        self.lock().qps[qp.0 as usize].send_chains.clone()
+    }
+
+    /// Lengths of the chains of receives so far.
+    pub(crate) fn recv_chains(&self, qp: QpNum) -> Vec<usize> {
+        self.lock().qps[qp.0 as usize].recv_chains.clone()
+    }
+
+    /// Payloads of sends that the NIC took, and how many of them it executed.
+    pub(crate) fn sent(&self, qp: QpNum) -> (Vec<Vec<u8>>, usize) {
+        let state = self.lock();
+        let qp = &state.qps[qp.0 as usize];
+        (qp.sent.clone(), qp.executed)
+    }
+
+    /// Sends and receives that the NIC has.
+    pub(crate) fn outstanding(&self, qp: QpNum) -> (usize, usize) {
+        let state = self.lock();
+        let qp = &state.qps[qp.0 as usize];
+        (qp.sends.len(), qp.recvs.len())
+    }
+
+    /// Words of the receives that the NIC has, oldest first.
+    pub(crate) fn recv_words(&self, qp: QpNum) -> Vec<u64> {
+        let state = self.lock();
+        let recvs = state.qps[qp.0 as usize].recvs.iter();
+        recvs.map(|wr| wr.wr_id).collect()
+    }
+}
+
+/// A completion of the toy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ToyWc {
+    wr_id: u64,
+    status: WcStatus,
+    len: u32,
+    qp: QpNum,
+}
+
+impl WorkCompletion for ToyWc {
+    fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+    fn status(&self) -> WcStatus {
+        self.status
+    }
+    fn is_success(&self) -> bool {
+        self.status == WcStatus::Success
+    }
+    fn opcode(&self) -> WcOpcode {
+        WcOpcode::Other(0)
+    }
+    fn byte_len(&self) -> u32 {
+        // Not valid on an error: nobody may look.
+        assert!(self.is_success());
+        self.len
+    }
+    fn qp_num(&self) -> QpNum {
+        self.qp
+    }
+    fn vendor_err(&self) -> u32 {
+        0
+    }
+}
+
+/// The posting half of a QP.
+pub(crate) struct ToyQp {
+    toy: Toy,
+    number: usize,
+}
+
+impl ToyQp {
+    pub(super) fn new(toy: Toy, number: usize) -> Self {
+        Self { toy, number }
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+}
+
+impl Drop for ToyQp {
+    fn drop(&mut self) {
+        self.toy.lock().qps[self.number].posting_half = false;
+        self.toy.half_gone(self.number);
+    }
+}
+
+/// The worker's half of a lane.
+pub(crate) struct ToyLane {
+    toy: Toy,
+    number: usize,
+    bell: EventFd,
+}
+
+impl ToyLane {
+    pub(super) fn new(toy: Toy, number: usize) -> Self {
+        let bell = EventFd::new().expect("a descriptor");
+        Self { toy, number, bell }
+    }
+}
+
+impl Lane for ToyLane {
+    type Qp = ToyQp;
+    type Wc = ToyWc;
+
+    fn blank() -> ToyWc {
+        ToyWc {
+            wr_id: 0,
+            status: WcStatus::Success,
+            len: 0,
+            qp: QpNum(0),
+        }
+    }
+
+    fn poll(&mut self, into: &mut [ToyWc]) -> usize {
+        let cq = &mut self.toy.lock().cqs[self.number];
+        let n = cq.len().min(into.len());
+        for (slot, wc) in into.iter_mut().zip(cq.drain(..n)) {
+            *slot = wc;
+        }
+        n
+    }
+
+    fn post_send(&mut self, qp: &mut ToyQp, chain: &[SendWr]) -> Result<(), PostFailure> {
+        assert!((1..=POST_CHAIN_MAX).contains(&chain.len()));
+        let mut state = self.toy.lock();
+        let q = &mut state.qps[qp.number];
+        q.send_chains.push(chain.to_vec());
+        let (n, outcome) = accept(&mut q.sends_left, chain.len());
+        for wr in &chain[..n] {
+            assert!(wr.inline || wr.lkey == LKEY);
+            let from = with_exposed_provenance::<u8>(usize::try_from(wr.addr).expect("64 bits"));
+            // SAFETY: `from_raw_parts` requires `len` initialised bytes that nobody writes: the work
+            // request names a slot whose buffer the worker's send queue owns, and it is copied here
+            // and now.
+            let payload = unsafe { std::slice::from_raw_parts(from, wr.len as usize) };
+            q.sent.push(payload.to_vec());
+            q.sends.push_back(*wr);
+        }
+        assert!(q.sends.len() <= q.spec.send_depth as usize, "send queue");
+        if q.in_error {
+            state.flush(qp.number);
+        }
+        outcome
+    }
+
+    fn post_recv(&mut self, qp: &mut ToyQp, chain: &[RecvWr]) -> Result<(), PostFailure> {
+        assert!((1..=POST_CHAIN_MAX).contains(&chain.len()));
+        let mut state = self.toy.lock();
+        let q = &mut state.qps[qp.number];
+        q.recv_chains.push(chain.len());
+        let (n, outcome) = accept(&mut q.recvs_left, chain.len());
+        assert!(chain.iter().all(|wr| wr.lkey == LKEY));
+        q.recvs.extend(&chain[..n]);
+        assert!(q.recvs.len() <= q.spec.recv_depth as usize, "receive queue");
+        if q.in_error {
+            state.flush(qp.number);
+        }
+        outcome
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bell.fd())
+    }
+    fn arm(&mut self) -> Result<(), i32> {
+        // Tests that sleep are woken by the mailbox; a toy completes nothing by itself.
+        Ok(())
+    }
+    fn drain_events(&mut self) {
+        self.bell.drain().expect("a bell");
+    }
+}

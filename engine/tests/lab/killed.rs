@@ -1,0 +1,142 @@
+//! A peer killed with SIGKILL in mid-transfer.
+
+use crate::support::*;
+use spinwire::control::Offer;
+use spinwire::types::IdlePolicy;
+use spinwire::worker::CloseReason;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// What a child process is to be: `serve DEVICE HOST PORT` or `ping DEVICE HOST PORT`.
+const ROLE: &str = "SPINWIRE_TEST_CHILD";
+
+/// Not a test by itself: the body of the processes that the tests here start and kill.
+#[test]
+#[ignore = "a child of the tests in this file"]
+fn child_process() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let words: Vec<&str> = role.split(' ').collect();
+    let (device, to) = (words[1], url(words[2], words[3].parse().unwrap()));
+    if words[0] == "serve" {
+        let server = start_echo(&plan(device, 1, IdlePolicy::Spin));
+        server.listen(&to).unwrap();
+        let (_keep, never) = mpsc::channel::<()>();
+        server.run_until(never).unwrap();
+    } else {
+        let (client, told) = start_pinger(&plan(device, 0, IdlePolicy::Spin), 4096, u64::MAX, 16);
+        client.connect(&to, Offer::default()).unwrap();
+        while told.recv().is_ok() {}
+    }
+}
+
+/// A child that is killed however the test ends.
+struct Peer(Child);
+
+impl Peer {
+    fn start(role: &str, device: &str, host: &str, port: u16) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "killed::child_process"])
+            .env(ROLE, format!("{role} {device} {host} {port}"))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    fn kill(&mut self) {
+        // SIGKILL, by Child's contract.
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn server_killed((device, host): (&str, &str), port: u16) {
+    let witness = Witness::new();
+    let mut server = Peer::start("serve", device, host, port);
+    let (client, told) = start_pinger(&plan(device, 0, IdlePolicy::Spin), 4096, u64::MAX, 16);
+    let until = Instant::now() + LONG;
+    while let Err(error) = client.connect(&url(host, port), Offer::default()) {
+        assert!(Instant::now() < until, "{error}");
+    }
+    await_told(&told, |t| matches!(t, Told::Progress(_)));
+    let killed = Instant::now();
+    server.kill();
+    let Told::Ended(reason, _) = await_told(&told, |t| matches!(t, Told::Ended(..))) else {
+        unreachable!("as awaited")
+    };
+    println!("{device}: {:?} after the kill: {reason}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(10));
+    assert!(
+        matches!(reason, CloseReason::Peer | CloseReason::Failed(_)),
+        "{reason:?}"
+    );
+    end(client);
+    witness.assert_unchanged();
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_server_killed_rxe() {
+    server_killed(RXE, 7101);
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_server_killed_siw() {
+    server_killed(SIW, 7102);
+}
+
+fn client_killed((device, host): (&str, &str), port: u16) {
+    let witness = Witness::new();
+    let (ended, reasons) = mpsc::channel();
+    let server = spinwire::Engine::start(&plan(device, 1, IdlePolicy::Spin), move |_| {
+        Echo::telling(ended.clone())
+    })
+    .unwrap();
+    server.listen(&url(host, port)).unwrap();
+    let mut client = Peer::start("ping", device, host, port);
+    let until = Instant::now() + LONG;
+    while server.counters()[0].messages_received < 1000 {
+        assert!(Instant::now() < until, "no traffic");
+        std::thread::yield_now();
+    }
+    let killed = Instant::now();
+    client.kill();
+    let reason = reasons
+        .recv_timeout(Duration::from_secs(10))
+        .expect("told of the end in time");
+    println!("{device}: {:?} after the kill: {reason}", killed.elapsed());
+    assert!(
+        matches!(reason, CloseReason::Peer | CloseReason::Failed(_)),
+        "{reason:?}"
+    );
+    // The server goes on: the next client is served.
+    let (next, told) = start_pinger(&plan(device, 0, IdlePolicy::Spin), 64, 100, 4);
+    next.connect(&url(host, port), Offer::default()).unwrap();
+    await_told(&told, |t| *t == Told::Done);
+    end(next);
+    end(server);
+    witness.assert_unchanged();
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_client_killed_rxe() {
+    client_killed(RXE, 7111);
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_client_killed_siw() {
+    client_killed(SIW, 7112);
+}
