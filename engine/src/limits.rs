@@ -18,7 +18,7 @@ pub const MAILBOX_DEPTH: usize = 256;
 /// Receives reposted together: fewer wait until the batch is full or the turn was idle.
 pub const RECV_REPOST_BATCH: usize = 16;
 /// Every so many idle turns in a row fewer than a batch are reposted too.
-pub const IDLE_TURNS_BEFORE_TOP_UP: u32 = 32;
+pub const IDLE_TURNS_BEFORE_TOP_UP: u32 = 256;
 /// Work requests chained behind one doorbell.
 pub const POST_CHAIN_MAX: usize = 32;
 

@@ -37,7 +37,7 @@ pub enum ConnectError {
         /// IBTA 12.6.7.2, or a negative errno on iWARP.
         reason: i32,
         /// What the peer said with it.
-        private_data: PrivateData,
+        private_data: Vec<u8>,
     },
     /// No answer.
     #[error("{peer} does not answer: is the host up, and does it have an RDMA device there?")]
@@ -130,7 +130,7 @@ impl ConnectError {
             CmEventKind::Rejected => Self::Rejected {
                 peer,
                 reason: status,
-                private_data,
+                private_data: private_data.as_slice().to_vec(),
             },
             CmEventKind::ConnectError if status == -libc::ECONNREFUSED => {
                 Self::NothingListens { peer }

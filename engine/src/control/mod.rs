@@ -24,11 +24,13 @@ pub use error::ConnectError;
 pub use links::{LaneLink, WorkerLink};
 pub use machine::{Drain, State};
 
-use crate::fabric::{ConnParams, Endpoint, Fabric, FabricError, IdKey, PrivateData};
+use crate::fabric::{
+    CmEvent, CmEventKind, ConnParams, Endpoint, Fabric, FabricError, IdKey, PrivateData,
+};
 use crate::sys::epoll::Epoll;
 use crate::sys::eventfd::EventFd;
 use crate::types::{Nanos, QpNum};
-use crate::worker::{CloseReason, ConnId};
+use crate::worker::{CloseReason, ConnId, Role};
 use links::{Place, Post};
 use machine::{Action, Machine};
 use std::collections::{HashMap, VecDeque};
@@ -111,10 +113,28 @@ struct Conn<F: Fabric> {
     error: Option<FabricError>,
     device: String,
     qp_number: Option<QpNum>,
+    /// When its state began; FAR until the next turn, for a caller between turns knows no time.
     since: Nanos,
     /// How long the state lasted in which the cause of the end came.
     waited: Duration,
     deadline: Nanos,
+}
+
+impl<F: Fabric> Conn<F> {
+    /// Keeps what the peer says in its answer to a request.
+    fn hear(&mut self, event: &CmEvent<F::Id>) {
+        let answers = self.machine.role() == Role::Active;
+        match event.kind {
+            CmEventKind::ConnectResponse | CmEventKind::Established if answers => {
+                let p = &mut self.params;
+                p.responder_resources = p.responder_resources.min(event.responder_resources);
+                p.initiator_depth = p.initiator_depth.min(event.initiator_depth);
+                self.peer_data = event.private_data;
+            }
+            CmEventKind::Rejected => self.peer_data = event.private_data,
+            _ => {}
+        }
+    }
 }
 
 /// The control core of one engine.
@@ -300,7 +320,6 @@ impl<F: Fabric> Control<F> {
     ) -> Handle {
         let handle = self.handle();
         self.by_id.insert(F::key(&id), handle);
-        let deadline = self.deadline_of(machine.state());
         let conn = Conn {
             handle,
             machine,
@@ -316,9 +335,9 @@ impl<F: Fabric> Control<F> {
             error: None,
             device: String::new(),
             qp_number: None,
-            since: self.now,
+            since: Nanos::FAR,
             waited: Duration::ZERO,
-            deadline,
+            deadline: Nanos::FAR,
         };
         self.conns.insert(handle, conn);
         handle

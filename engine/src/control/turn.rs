@@ -44,19 +44,12 @@ impl<F: Fabric> Control<F> {
         EVENTS_MAX
     }
 
-    fn on_cm_event(&mut self, event: CmEvent<F::Id>) {
-        let CmEvent {
-            id,
-            kind,
-            status,
-            private_data,
-            request,
-            ..
-        } = event;
+    fn on_cm_event(&mut self, mut event: CmEvent<F::Id>) {
+        let (id, kind, status) = (event.id, event.kind, event.status);
         tracing::debug!(?kind, status, "connection manager event");
-        if let Some(new_id) = request {
+        if let Some(new_id) = event.request.take() {
             let asked = (event.responder_resources, event.initiator_depth);
-            return self.on_request(id, new_id, private_data, asked);
+            return self.on_request(id, new_id, event.private_data, asked);
         }
         let Some(handle) = self.by_id.get(&id).copied() else {
             return;
@@ -72,22 +65,7 @@ impl<F: Fabric> Control<F> {
             return;
         }
         if let Some(conn) = self.conns.get_mut(&handle) {
-            if matches!(
-                kind,
-                CmEventKind::ConnectResponse | CmEventKind::Established
-            ) && conn.machine.role() == crate::worker::Role::Active
-                || kind == CmEventKind::Rejected
-            {
-                conn.peer_data = private_data;
-                if kind != CmEventKind::Rejected {
-                    conn.params.responder_resources = conn
-                        .params
-                        .responder_resources
-                        .min(event.responder_resources);
-                    conn.params.initiator_depth =
-                        conn.params.initiator_depth.min(event.initiator_depth);
-                }
-            }
+            conn.hear(&event);
         }
         self.feed(handle, Input::Cm(kind, status));
     }
@@ -248,7 +226,20 @@ impl<F: Fabric> Control<F> {
         }
     }
 
+    /// Starts the clocks of connections that are new.
+    fn start_clocks(&mut self) {
+        let new = self.conns.values().filter(|c| c.since == Nanos::FAR);
+        let new: Vec<_> = new.map(|c| (c.handle, c.machine.state())).collect();
+        for (handle, state) in new {
+            let deadline = self.deadline_of(state);
+            if let Some(conn) = self.conns.get_mut(&handle) {
+                (conn.since, conn.deadline) = (self.now, deadline);
+            }
+        }
+    }
+
     fn check_deadlines(&mut self) -> usize {
+        self.start_clocks();
         let due: Vec<Handle> = self
             .conns
             .values()

@@ -14,9 +14,8 @@ use super::{
     AsyncEvent, CmEvent, CmEventKind, ConnParams, Endpoint, Fabric, FabricError, IdKey, LaneGrant,
     LaneSpec, PrivateData, QpGrant, QpSpec, Step,
 };
-use crate::memory::{Access, Region, Registrar, Registration};
 use crate::sys::eventfd::EventFd;
-use crate::types::{DeviceLimits, Lkey, QpNum, Rkey, Transport};
+use crate::types::{DeviceLimits, QpNum, Transport};
 use datapath::QpState;
 pub(crate) use datapath::{ToyLane, ToyQp, ToyWc};
 use std::collections::VecDeque;
@@ -88,10 +87,6 @@ pub(crate) struct ToyId(u64);
 #[derive(Clone)]
 pub(crate) struct ToyDevice(DeviceLimits);
 
-pub(crate) struct ToyRegistration {
-    _region: Arc<Region>,
-}
-
 /// Control's half of a lane: its number.
 pub(crate) struct ToyCq(usize);
 
@@ -105,22 +100,6 @@ impl Drop for ToyQpControl {
     fn drop(&mut self) {
         self.toy.lock().qps[self.number].control_half = false;
         self.toy.half_gone(self.number);
-    }
-}
-
-impl Registrar for ToyDevice {
-    type Registration = ToyRegistration;
-    fn register(&self, region: Arc<Region>, _: Access) -> io::Result<ToyRegistration> {
-        Ok(ToyRegistration { _region: region })
-    }
-}
-
-impl Registration for ToyRegistration {
-    fn lkey(&self) -> Lkey {
-        datapath::LKEY
-    }
-    fn rkey(&self) -> Rkey {
-        Rkey(0)
     }
 }
 

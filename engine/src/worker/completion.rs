@@ -6,11 +6,28 @@ use super::wr_id::{Kind, WrId};
 use super::{CloseReason, Completed, Io, Message, Outcome, Service, Worker};
 use crate::fabric::{Fabric, Lane, WcStatus, WorkCompletion};
 use crate::memory::Buffer;
+use std::ops::AddAssign;
+
+/// What completions brought in.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Received {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+}
+
+impl AddAssign for Received {
+    fn add_assign(&mut self, other: Self) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+    }
+}
 
 impl<F: Fabric, S: Service> Worker<F, S> {
-    pub(super) fn complete(&mut self, wc: &<F::Lane as Lane>::Wc) {
+    #[inline]
+    pub(super) fn complete(&mut self, wc: &<F::Lane as Lane>::Wc) -> Received {
+        let mut received = Received::default();
         let Some(id) = WrId::parse(wc.wr_id()) else {
-            return;
+            return received;
         };
         // A completion of an old life: its buffers went back when its QP was destroyed.
         if self
@@ -19,10 +36,10 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             .by_generation(id.index, id.generation)
             .is_none()
         {
-            return;
+            return received;
         }
         match (id.kind, wc.is_success()) {
-            (Kind::Recv, true) => self.received(id, wc.byte_len()),
+            (Kind::Recv, true) => received = self.received(id, wc.byte_len()),
             (Kind::Send, true) => self.sent(id, Outcome::Done),
             (Kind::Recv, false) => {
                 drop(self.core.table.at(id.index).recvs.take(id.sequence));
@@ -34,28 +51,34 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             }
         }
         self.check_drained(id.index);
+        received
     }
 
-    fn received(&mut self, id: WrId, len: u32) {
+    #[inline]
+    fn received(&mut self, id: WrId, len: u32) -> Received {
+        let none = Received::default();
         let c = self.core.table.at(id.index);
         let Some(mut buffer) = c.recvs.take(id.sequence) else {
-            return;
+            return none;
         };
         if buffer.set_len(len).is_err() {
             // The NIC says that it wrote past the buffer: nothing in it can be trusted.
-            return self.failed(id.index, WcStatus::LocalLength);
+            self.failed(id.index, WcStatus::LocalLength);
+            return none;
         }
         if !c.hungry && matches!(c.phase, Phase::Open | Phase::Closing(_)) {
             c.hungry = true;
             self.hungry.push(id.index);
         }
-        self.core.counters.messages_received.add(1);
-        self.core.counters.recv_bytes.add(u64::from(len));
         if c.announced {
             self.deliver(id.index, buffer);
         } else {
             c.recvs.keep_early(buffer);
             self.announce(id.index);
+        }
+        Received {
+            messages: 1,
+            bytes: u64::from(len),
         }
     }
 

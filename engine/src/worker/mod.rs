@@ -101,8 +101,22 @@ struct LaneState<F: Fabric> {
     lkey: Lkey,
     /// Places of it that are taken; it is polled while there is one.
     connections: u32,
+    /// Completions in `wcs` that wait to be served.
+    polled: usize,
     wcs: Box<[<F::Lane as Lane>::Wc]>,
     _registration: RegistrationOf<F>,
+}
+
+impl<F: Fabric> LaneState<F> {
+    /// Polls, unless something waits already; gives the number that waits. What a lane without
+    /// connections still completes is of the past: it is polled out when there is one again.
+    #[inline]
+    fn poll(&mut self) -> usize {
+        if self.polled == 0 && self.connections > 0 {
+            self.polled = self.lane.poll(&mut self.wcs);
+        }
+        self.polled
+    }
 }
 
 /// One shard. Owned by one thread; the caller owns the loop (or calls [`Worker::run`]).
@@ -141,6 +155,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             lane: l.lane,
             lkey: l.registration.lkey(),
             connections: 0,
+            polled: 0,
             wcs: vec![F::Lane::blank(); POLL_BATCH_MAX].into_boxed_slice(),
             _registration: l.registration,
         });

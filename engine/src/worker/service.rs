@@ -73,7 +73,6 @@ impl Message {
     }
 
     /// The buffer, to keep or to send on. Its length is the message's.
-    #[must_use]
     pub fn into_buffer(self) -> Buffer {
         self.buffer
     }

@@ -182,7 +182,7 @@ impl Service for Pinger {
         drop(message);
         if self.back == self.count {
             self.tell(Told::Done);
-        } else if self.back % 1000 == 0 {
+        } else if self.back.is_multiple_of(1000) {
             self.tell(Told::Progress(self.back));
         }
         self.fill(io, conn);

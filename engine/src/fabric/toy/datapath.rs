@@ -8,19 +8,43 @@
     reason = "plays the NIC: reads and writes the memory that was posted"
 )]
 
-use super::{QpEnd, State, Toy};
+use super::{QpEnd, State, Toy, ToyDevice};
 use crate::fabric::{
     Lane, PostFailure, QpSpec, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion,
 };
 use crate::limits::POST_CHAIN_MAX;
+use crate::memory::{Access, Region, Registrar, Registration};
 use crate::sys::eventfd::EventFd;
-use crate::types::{Lkey, QpNum};
+use crate::types::{Lkey, QpNum, Rkey};
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
+use std::sync::Arc;
 
 /// Key of every registration.
-pub(super) const LKEY: Lkey = Lkey(77);
+const LKEY: Lkey = Lkey(77);
+
+/// Memory that the toy was told of.
+pub(crate) struct ToyRegistration {
+    _region: Arc<Region>,
+}
+
+impl Registrar for ToyDevice {
+    type Registration = ToyRegistration;
+    fn register(&self, region: Arc<Region>, _: Access) -> io::Result<ToyRegistration> {
+        Ok(ToyRegistration { _region: region })
+    }
+}
+
+impl Registration for ToyRegistration {
+    fn lkey(&self) -> Lkey {
+        LKEY
+    }
+    fn rkey(&self) -> Rkey {
+        Rkey(0)
+    }
+}
 
 pub(super) struct QpState {
     lane: usize,

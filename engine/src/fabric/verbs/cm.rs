@@ -272,7 +272,7 @@ impl Channel {
     unsafe fn copy(&self, event: &rdma_cm_event) -> Option<CmEvent<Id>> {
         let kind = translate(event.event);
         let request = if kind == CmEventKind::ConnectRequest {
-            // SAFETY: the id of a request is new and ours (rdma_get_cm_event(3)).
+            // The id of a request is new and ours (rdma_get_cm_event(3)).
             Some(self.own(NonNull::new(event.id)?))
         } else {
             None
@@ -392,6 +392,17 @@ fn socket_address(endpoint: &Endpoint, step: Step) -> Result<SocketAddr, FabricE
     }
 }
 
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "families are small constants"
+)]
+const AF_INET: libc::sa_family_t = libc::AF_INET as libc::sa_family_t;
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "families are small constants"
+)]
+const AF_INET6: libc::sa_family_t = libc::AF_INET6 as libc::sa_family_t;
+
 fn native_address(addr: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: zero is a valid sockaddr_storage.
     let mut storage: libc::sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -399,14 +410,14 @@ fn native_address(addr: SocketAddr) -> libc::sockaddr_storage {
         SocketAddr::V4(a) => {
             // SAFETY: sockaddr_storage is as large and as aligned as each sockaddr (POSIX).
             let s = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in>() };
-            s.sin_family = libc::AF_INET as libc::sa_family_t;
+            s.sin_family = AF_INET;
             s.sin_port = a.port().to_be();
             s.sin_addr.s_addr = u32::from_ne_bytes(a.ip().octets());
         }
         SocketAddr::V6(a) => {
             // SAFETY: as above.
             let s = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in6>() };
-            s.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            s.sin6_family = AF_INET6;
             s.sin6_port = a.port().to_be();
             s.sin6_flowinfo = a.flowinfo();
             s.sin6_addr.s6_addr = a.ip().octets();
@@ -462,8 +473,8 @@ mod tests {
 
     #[test]
     fn every_event_number_has_a_kind() {
-        for (number, want) in CmEventKind::ALL[..16].iter().enumerate() {
-            assert_eq!(translate(number as u32), *want);
+        for (want, number) in CmEventKind::ALL[..16].iter().zip(0..) {
+            assert_eq!(translate(number), *want);
         }
         assert_eq!(translate(16), CmEventKind::Unknown(16));
     }

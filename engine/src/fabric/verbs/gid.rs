@@ -129,7 +129,7 @@ fn interface_name(index: u32) -> Option<String> {
 
 /// The GID that suits `address` best on `port`, and why.
 #[must_use]
-pub fn choose<'a>(gids: &'a [Gid], port: u8, address: Option<IpAddr>) -> Option<(&'a Gid, String)> {
+pub fn choose(gids: &[Gid], port: u8, address: Option<IpAddr>) -> Option<(&Gid, String)> {
     let rank = |g: &&Gid| {
         (
             address.is_some_and(|a| g.address() == a),

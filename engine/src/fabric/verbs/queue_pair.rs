@@ -48,12 +48,12 @@ unsafe impl Sync for QpInner {}
 
 impl Drop for QpInner {
     fn drop(&mut self) {
-        // SAFETY: both calls require a QP that nobody uses: this was its last half. An iWARP QP
-        // belongs to its id, which is alive as `owner`.
         match &self.owner {
+            // SAFETY: rdma_destroy_qp requires a QP that nobody uses, and this was its last half;
+            // the id that it belongs to is alive as `owner`.
             Some(id) => unsafe { rdma_destroy_qp(id.as_ptr()) },
             None => {
-                // SAFETY: as above.
+                // SAFETY: ibv_destroy_qp requires a QP that nobody uses: this was its last half.
                 let failed = unsafe { ibv_destroy_qp(self.qp.as_ptr()) };
                 if failed != 0 {
                     let error = io::Error::from_raw_os_error(failed.abs());
@@ -124,7 +124,7 @@ impl QpControl {
                 mtu_bytes(port.active_mtu)
             )));
         }
-        if port.link_layer == rdma_sys::IBV_LINK_LAYER_INFINIBAND as u8 {
+        if port.link_layer == rdma_sys::IBV_LINK_LAYER_INFINIBAND {
             // Kernels set RoCE-only bits of the mask on InfiniBand too, and then refuse them.
             attr.mask &= !0x00e0_0000;
         }

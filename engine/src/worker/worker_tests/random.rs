@@ -32,6 +32,8 @@ enum Step {
     Free,
     Keep(bool),
     Wait(u64),
+    /// An idle worker polls between turns.
+    Peek,
     Turn,
 }
 
@@ -57,6 +59,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Free),
         1 => any::<bool>().prop_map(Step::Keep),
         1 => (0..8_000_000u64).prop_map(Step::Wait),
+        2 => Just(Step::Peek),
         10 => Just(Step::Turn),
     ];
     prop::collection::vec(step, 0..250)
@@ -160,6 +163,7 @@ impl Script {
             Step::Free => self.held.clear(),
             Step::Keep(on) => self.bench.worker.service().kept = on.then(Vec::new),
             Step::Wait(nanos) => self.bench.now = self.bench.now + Duration::from_nanos(nanos),
+            Step::Peek => drop(self.bench.worker.peek(2)),
             Step::Turn => self.turn(),
         }
     }
@@ -292,7 +296,10 @@ impl Script {
             assert!(matches!(first, Seen::Connected(_)) && matches!(last, Seen::Disconnected(..)));
             let ends = |s: &&&Seen| matches!(s, Seen::Connected(_) | Seen::Disconnected(..));
             assert_eq!(mine.iter().filter(ends).count(), 2);
-            assert_eq!(messages, past.delivered);
+            // What came in after the worker had given up waiting may not be served.
+            assert!(past.delivered.starts_with(&messages));
+            let complete = past.answers.contains(&Answer::Drained(past.conn, 0));
+            assert!(!complete || messages == past.delivered);
         } else {
             assert!(mine.is_empty());
         }
@@ -317,7 +324,7 @@ impl Script {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
     fn whatever_happens_the_books_balance(steps in steps()) {
         let mut script = Script::new();

@@ -1,0 +1,414 @@
+//! What goes wrong, and what is left then: everything comes back, nothing is invented.
+
+use super::bench::{Bench, ConnId, PATIENCE, QUIET};
+use super::connection::{Pair, PairSpec};
+use super::side::{Done, Queue};
+use super::traffic::{Message, pattern};
+use super::{Case, Failure, Need, Verdict};
+use crate::fabric::{CmEventKind, Fabric, WcStatus};
+use crate::types::Lkey;
+use std::time::{Duration, Instant};
+
+pub(super) fn cases<F: Fabric>() -> [Case<F>; 11] {
+    [
+        Case::new(
+            "error_flushes_receives",
+            "the error state gives back every posted receive as flushed",
+            flushes_receives,
+        ),
+        Case::new(
+            "error_flushes_sends",
+            "the error state gives back every send that waits, signalled or not",
+            flushes_sends,
+        )
+        .needs(Need::Rnr),
+        Case::new(
+            "send_after_error",
+            "a send after the error state is refused or flushed",
+            send_after_error,
+        ),
+        Case::new(
+            "receive_after_error",
+            "a receive after the error state is refused or flushed",
+            receive_after_error,
+        ),
+        Case::new(
+            "too_long_ends_it",
+            "a message longer than its receive buffer ends the connection, and nothing is \
+             written behind the buffer",
+            too_long,
+        ),
+        Case::new(
+            "too_long_is_named",
+            "the receiver of such a message sees LocalLength, the sender RemoteInvalidRequest",
+            too_long_status,
+        )
+        .needs(Need::Names),
+        Case::new(
+            "wrong_key",
+            "a send from memory of no known key fails, and ends the QP",
+            wrong_key,
+        ),
+        Case::new(
+            "wrong_key_is_named",
+            "such a send fails as LocalProtection",
+            wrong_key_status,
+        )
+        .needs(Need::Names),
+        Case::new(
+            "send_waits_for_receive",
+            "a message to a peer without receives waits (RNR) until one is posted",
+            rnr_waits,
+        )
+        .needs(Need::Rnr),
+        Case::new(
+            "rnr_retries_end",
+            "with finite RNR retries a send to a peer without receives fails with RnrRetryExceeded",
+            rnr_ends,
+        )
+        .needs(Need::Rnr),
+        Case::new(
+            "error_of_one_end",
+            "a peer in the error state makes sends fail, or the connection end",
+            one_end,
+        ),
+    ]
+}
+
+/// The first exchange, after which both ends may speak.
+fn greet<F: Fabric>(bench: &mut Bench<'_, F>, pair: &Pair) -> Verdict {
+    bench.send(pair.active, &[Message::new(vec![1, 2, 3])])?;
+    bench.received(pair.passive, &[1, 2, 3])?;
+    bench.sent(pair.active).map(drop)
+}
+
+/// All that is outstanding on a queue, and nothing else, comes back as flushed; gives the number.
+fn flushed<F: Fabric>(
+    bench: &mut Bench<'_, F>,
+    conn: ConnId,
+    queue: Queue,
+) -> Result<usize, Failure> {
+    let mut n = 0;
+    loop {
+        let end = &bench.conns[conn.0];
+        let outstanding = if queue == Queue::Send {
+            end.sends.len()
+        } else {
+            end.recvs.len()
+        };
+        if outstanding + bench.polled(conn, queue) == 0 {
+            return Ok(n);
+        }
+        let done = bench.done(conn, queue, "a flushed work request")?;
+        ensure!(
+            done.status == WcStatus::Flushed,
+            "{queue:?} {n} came back as {}, not flushed",
+            done.status
+        );
+        n += 1;
+    }
+}
+
+/// Awaits that an end learns of the end: a failed completion on a queue, or Disconnected.
+fn learns<F: Fabric>(
+    bench: &mut Bench<'_, F>,
+    conn: ConnId,
+    queue: Queue,
+) -> Result<Option<Done>, Failure> {
+    let key = bench.conns[conn.0].key;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        bench.poll_all()?;
+        while let Some(done) = bench.take(conn, queue) {
+            if done.status != WcStatus::Success {
+                return Ok(Some(done));
+            }
+        }
+        bench.pump(Instant::now() + Duration::from_millis(1))?;
+        if bench
+            .events
+            .iter()
+            .any(|e| e.id == key && e.kind == CmEventKind::Disconnected)
+        {
+            return Ok(None);
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "no failed completion and no Disconnected within {} s",
+            PATIENCE.as_secs()
+        );
+    }
+}
+
+fn flushes_receives<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let pair = bench.pair(&PairSpec {
+        receives: 20,
+        ..PairSpec::default()
+    })?;
+    greet(bench, &pair)?;
+    for (end, want) in [(pair.passive, 19), (pair.active, 20)] {
+        bench.set_error(end)?;
+        let n = flushed(bench, end, Queue::Recv)?;
+        ensure!(
+            n == want,
+            "{n} receives were flushed where {want} were posted"
+        );
+    }
+    Ok(())
+}
+
+fn flushes_sends<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let pair = bench.pair(&PairSpec {
+        receives: 0,
+        ..PairSpec::default()
+    })?;
+    let chain: Vec<_> = (0..6)
+        .map(|n| Message {
+            signalled: n % 3 == 2,
+            ..Message::new(pattern(n, 50))
+        })
+        .collect();
+    bench.send(pair.active, &chain)?;
+    bench.set_error(pair.active)?;
+    let n = flushed(bench, pair.active, Queue::Send)?;
+    ensure!(
+        n == chain.len(),
+        "{n} sends were flushed where {} waited",
+        chain.len()
+    );
+    Ok(())
+}
+
+/// A connection of which the active end is in the error state and has nothing outstanding.
+fn in_error<F: Fabric>(bench: &mut Bench<'_, F>) -> Result<Pair, Failure> {
+    let pair = bench.pair(&PairSpec {
+        receives: 4,
+        ..PairSpec::default()
+    })?;
+    greet(bench, &pair)?;
+    bench.set_error(pair.active)?;
+    flushed(bench, pair.active, Queue::Recv)?;
+    Ok(pair)
+}
+
+fn send_after_error<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let pair = in_error(bench)?;
+    if bench
+        .try_send(pair.active, &[Message::new(vec![7; 64])], None)?
+        .is_ok()
+    {
+        let n = flushed(bench, pair.active, Queue::Send)?;
+        ensure!(n == 1, "one send gave {n} completions");
+    }
+    std::thread::sleep(QUIET);
+    unheard(bench, pair.passive)
+}
+
+fn receive_after_error<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let pair = in_error(bench)?;
+    let wr_id = bench.wr_id();
+    if bench.try_receive(pair.active, &[wr_id], None)?.is_ok() {
+        let n = flushed(bench, pair.active, Queue::Recv)?;
+        ensure!(n == 1, "one receive gave {n} completions");
+    }
+    Ok(())
+}
+
+/// No message has come to an end.
+fn unheard<F: Fabric>(bench: &mut Bench<'_, F>, conn: ConnId) -> Verdict {
+    bench.poll_all()?;
+    let all = std::iter::from_fn(|| bench.take(conn, Queue::Recv));
+    let heard = all.filter(|d| d.status == WcStatus::Success).count();
+    ensure!(
+        heard == 0,
+        "the peer got a message that was never to be sent"
+    );
+    Ok(())
+}
+
+/// Sends 1000 B into a buffer of 512 B, behind which the slot is full of sentinels. Gives how the
+/// receive ended, if it was completed by itself, and how the send did.
+fn overrun<F: Fabric>(
+    bench: &mut Bench<'_, F>,
+    pair: &Pair,
+) -> Result<(Option<Done>, Option<Done>), Failure> {
+    let wr_id = bench.wr_id();
+    bench.receive_as(pair.passive, wr_id, Some(512))?;
+    bench.receive(pair.passive, 3)?;
+    bench.receive(pair.active, 4)?;
+    let chain: Vec<_> = (0..3).map(|n| Message::new(pattern(n, 1000))).collect();
+    bench.send(pair.active, &chain)?;
+    let receiver = learns(bench, pair.passive, Queue::Recv)?;
+    let sender = learns(bench, pair.active, Queue::Send)?;
+    Ok((receiver, sender))
+}
+
+fn too_long<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let pair = bench.pair(&PairSpec {
+        receives: 0,
+        ..PairSpec::default()
+    })?;
+    let (mut receiver, sender) = overrun(bench, &pair)?;
+    let ib = bench.is_ib(pair.active)?;
+    if ib {
+        ensure!(
+            receiver.is_some(),
+            "the connection ended without a failed receive"
+        );
+        ensure!(
+            sender.is_some(),
+            "the connection ended without a failed send"
+        );
+    } else {
+        // Either end may only have heard that the connection is over.
+        bench.set_error(pair.passive)?;
+        bench.set_error(pair.active)?;
+    }
+    if receiver.is_none() {
+        receiver = Some(bench.done(pair.passive, Queue::Recv, "the short receive")?);
+    }
+    flushed(bench, pair.passive, Queue::Recv)?;
+    flushed(bench, pair.active, Queue::Recv)?;
+    bench.flush()?;
+    let mut buffer = receiver.and_then(|d| d.buffer);
+    let Some(buffer) = &mut buffer else {
+        return Err(Failure::new("no buffer came back"));
+    };
+    buffer.set_len(buffer.capacity())?;
+    let behind = buffer[512..].iter().position(|&b| b != 0x5a);
+    ensure!(
+        behind.is_none(),
+        "byte {behind:?} behind the receive buffer was written"
+    );
+    Ok(())
+}
+
+fn too_long_status<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let pair = bench.pair(&PairSpec {
+        receives: 0,
+        ..PairSpec::default()
+    })?;
+    let (receiver, sender) = overrun(bench, &pair)?;
+    let status = receiver.map(|d| d.status);
+    ensure!(
+        status == Some(WcStatus::LocalLength),
+        "the receive ended as {status:?}"
+    );
+    let status = sender.map(|d| d.status);
+    ensure!(
+        status == Some(WcStatus::RemoteInvalidRequest),
+        "the send ended as {status:?}"
+    );
+    Ok(())
+}
+
+/// Sends from memory of no known key. Gives how that ended; `None` if the post was refused.
+fn send_unknown<F: Fabric>(
+    bench: &mut Bench<'_, F>,
+    pair: &Pair,
+) -> Result<Option<WcStatus>, Failure> {
+    greet(bench, pair)?;
+    let side = bench.conns[pair.active.0].side;
+    let right = side.map_or(0, |s| bench.sides[s.0].lkey.0);
+    let wrong = Lkey(right ^ 0x00ff_ff00);
+    let posted = bench.try_send(pair.active, &[Message::new(vec![8; 500])], Some(wrong))?;
+    if posted.is_err() {
+        return Ok(None);
+    }
+    let done = bench.done(pair.active, Queue::Send, "the failure of a send")?;
+    Ok(Some(done.status))
+}
+
+fn wrong_key<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let pair = bench.pair(&PairSpec::default())?;
+    if let Some(status) = send_unknown(bench, &pair)? {
+        ensure!(
+            status != WcStatus::Success,
+            "memory of no known key was sent"
+        );
+        if !bench.is_ib(pair.active)? {
+            // The QP is on its way there.
+            bench.set_error(pair.active)?;
+        }
+        flushed(bench, pair.active, Queue::Recv)?;
+    }
+    unheard(bench, pair.passive)
+}
+
+fn wrong_key_status<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let pair = bench.pair(&PairSpec::default())?;
+    let status = send_unknown(bench, &pair)?;
+    ensure!(
+        status.is_none_or(|s| s == WcStatus::LocalProtection),
+        "the send ended as {status:?}"
+    );
+    Ok(())
+}
+
+fn rnr_waits<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let pair = bench.pair(&PairSpec {
+        receives: 0,
+        ..PairSpec::default()
+    })?;
+    let data: Vec<_> = (0..3).map(|n| pattern(n, 3000)).collect();
+    let chain: Vec<_> = data.iter().map(|d| Message::new(d.clone())).collect();
+    bench.send(pair.active, &chain)?;
+    for (n, want) in data.iter().enumerate() {
+        std::thread::sleep(QUIET);
+        bench.poll_all()?;
+        let early = bench.polled(pair.active, Queue::Send);
+        ensure!(
+            early == 0,
+            "send {n} completed although no receive was posted"
+        );
+        bench.receive(pair.passive, 1)?;
+        bench.received(pair.passive, want)?;
+        bench.sent(pair.active)?;
+    }
+    Ok(())
+}
+
+fn rnr_ends<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let spec = PairSpec {
+        receives: 0,
+        rnr_retry_count: 2,
+        ..PairSpec::default()
+    };
+    let pair = bench.pair(&spec)?;
+    bench.send(
+        pair.active,
+        &[Message::new(vec![6; 10]), Message::new(vec![7; 10])],
+    )?;
+    let done = bench.done(pair.active, Queue::Send, "the end of the RNR retries")?;
+    ensure!(
+        done.status == WcStatus::RnrRetryExceeded,
+        "the send ended as {}",
+        done.status
+    );
+    let n = flushed(bench, pair.active, Queue::Send)?;
+    ensure!(n == 1, "{n} sends were flushed behind it, not 1");
+    Ok(())
+}
+
+fn one_end<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let pair = bench.pair(&PairSpec {
+        retry_count: 1,
+        ..PairSpec::default()
+    })?;
+    greet(bench, &pair)?;
+    bench.set_error(pair.passive)?;
+    flushed(bench, pair.passive, Queue::Recv)?;
+    // The connection may be known to have ended before the post.
+    let posted = bench.try_send(pair.active, &[Message::new(vec![5; 100])], None)?;
+    if posted.is_ok() {
+        let failed = learns(bench, pair.active, Queue::Send)?;
+        if bench.is_ib(pair.active)? {
+            let status = failed.map(|d| d.status);
+            ensure!(
+                status == Some(WcStatus::RetryExceeded),
+                "the send ended as {status:?}"
+            );
+        }
+    }
+    Ok(())
+}
