@@ -36,20 +36,37 @@ fn own_contract_siw() {
 #[test]
 #[ignore = "needs the lab: scripts/test --lab"]
 fn wire_contract_rxe() {
-    // The client names no source, so without this rule it would be given the listener's own address,
+    // The client names no source. Without this rule it would be given the listener's own address,
     // and the packets would not leave rxe1.
-    let rule = "rule add pref 9 iif lo to 10.9.0.2 lookup 101";
-    let status = Command::new("ip")
-        .args(rule.split(' '))
-        .status()
-        .expect("ip runs");
-    assert!(status.success(), "ip {rule}");
-    let undo = rule.replace("add", "del");
+    let _rule = Rule::add("pref 9 iif lo to 10.9.0.2 lookup 101");
     let before = packets();
     check("10.9.0.2", "rxe0", Transport::Ib, contract::RXE);
     let crossed = packets() - before;
     assert!(crossed > 1000, "only {crossed} packets crossed the wire");
-    let _ = Command::new("ip").args(undo.split(' ')).status();
+}
+
+/// A rule of routing, until dropped.
+struct Rule(&'static str);
+
+impl Rule {
+    fn add(rule: &'static str) -> Self {
+        assert!(ip("add", rule), "ip rule add {rule}");
+        Self(rule)
+    }
+}
+
+impl Drop for Rule {
+    fn drop(&mut self) {
+        ip("del", self.0);
+    }
+}
+
+fn ip(action: &str, rule: &str) -> bool {
+    let ip = Command::new("ip")
+        .args(["rule", action])
+        .args(rule.split(' '))
+        .status();
+    ip.is_ok_and(|status| status.success())
 }
 
 /// Packets that the wire carried from v0.

@@ -108,7 +108,7 @@ fn client_killed((device, host): (&str, &str), port: u16) {
     let until = Instant::now() + LONG;
     while server.counters()[0].messages_received < 1000 {
         assert!(Instant::now() < until, "no traffic");
-        std::thread::yield_now();
+        std::thread::park_timeout(PAUSE);
     }
     let killed = Instant::now();
     client.kill();

@@ -21,7 +21,7 @@ fn idle_policy((device, host): (&str, &str), port: u16, idle: IdlePolicy) {
                 std::time::Instant::now() < until,
                 "an idle worker does not sleep"
             );
-            std::thread::yield_now();
+            std::thread::park_timeout(PAUSE);
         }
     } else {
         assert_eq!(slept(), 0);

@@ -141,7 +141,7 @@ fn wait_until(what: impl Fn() -> bool) {
     let until = Instant::now() + LONG;
     while !what() {
         assert!(Instant::now() < until, "waited for too long");
-        std::thread::yield_now();
+        std::thread::park_timeout(PAUSE);
     }
 }
 

@@ -18,6 +18,9 @@ pub(crate) const SIW: (&str, &str) = ("siw0", "10.9.1.1");
 /// No test waits longer for anything.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
+/// Between two looks at something awaited: the cores are the workers', so no test thread spins.
+pub(crate) const PAUSE: Duration = Duration::from_millis(2);
+
 pub(crate) fn url(host: &str, port: u16) -> Url {
     format!("rdma://{host}:{port}").parse().unwrap()
 }
@@ -284,7 +287,7 @@ impl Witness {
     pub(crate) fn assert_unchanged(&self) {
         let until = Instant::now() + Duration::from_secs(10);
         while resources() != self.0 && Instant::now() < until {
-            std::thread::yield_now();
+            std::thread::park_timeout(PAUSE);
         }
         assert_eq!(resources(), self.0, "RDMA resources are left");
     }

@@ -26,8 +26,10 @@ impl<F: Fabric> Bench<'_, F> {
         };
         let conns: Vec<_> = (0..self.conns.len()).map(ConnId).collect();
         for &conn in &conns {
-            // It may never have been up, or be over.
-            let _ = self.disconnect(conn);
+            if self.conns[conn.0].up {
+                // It may be over.
+                let _ = self.disconnect(conn);
+            }
         }
         for &conn in &conns {
             if self.conns[conn.0].qp.is_some() {

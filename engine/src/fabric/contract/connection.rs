@@ -23,6 +23,8 @@ pub(super) struct Conn<F: Fabric> {
     pub(super) key: IdKey,
     pub(super) qp: Option<(F::QpControl, F::Qp)>,
     pub(super) side: Option<SideId>,
+    /// The handshake is done as far as this end knows, so there is something to disconnect.
+    pub(super) up: bool,
     /// What the device granted; stays after the QP is gone, for completions that come late.
     pub(super) grant: Option<QpGrant>,
     pub(super) sends: VecDeque<Posted>,
@@ -127,6 +129,7 @@ impl<F: Fabric> Bench<'_, F> {
             id: Some(id),
             qp: None,
             side: None,
+            up: false,
             grant: None,
             sends: VecDeque::new(),
             recvs: VecDeque::new(),
@@ -170,9 +173,10 @@ impl<F: Fabric> Bench<'_, F> {
         found.ok_or_else(|| Failure::new(format!("{name} is not among the fabric's devices")))
     }
 
-    /// Whether an end keeps all of IB's RC: sends that the peer's device acknowledged, RNR.
-    pub(super) fn is_ib(&self, conn: ConnId) -> Result<bool, Failure> {
-        Ok(F::limits(&self.device_of(conn)?).transport == Transport::Ib)
+    /// Whether an end keeps all of RC: a send is done when the peer's device has it, and a message
+    /// waits for a receive. iWARP does neither.
+    pub(super) fn is_rc(&self, conn: ConnId) -> Result<bool, Failure> {
+        Ok(F::limits(&self.device_of(conn)?).transport != Transport::Iwarp)
     }
 
     /// Gives an end its QP and its first receives.
@@ -222,7 +226,9 @@ impl<F: Fabric> Bench<'_, F> {
     /// Accepts a request.
     pub(super) fn accept(&mut self, conn: ConnId, spec: &PairSpec) -> Result<(), Failure> {
         let params = spec.params(&spec.answer)?;
-        self.with_qp(conn, |fabric, id, qp| fabric.accept(id, qp, &params))
+        self.with_qp(conn, |fabric, id, qp| fabric.accept(id, qp, &params))?;
+        self.conns[conn.0].up = true;
+        Ok(())
     }
 
     /// Awaits the answer at the active end and confirms it where the fabric leaves that to us.
@@ -233,6 +239,7 @@ impl<F: Fabric> Bench<'_, F> {
         if event.kind == CmEventKind::ConnectResponse {
             self.with_qp(conn, |fabric, id, qp| fabric.confirm(id, qp))?;
         }
+        self.conns[conn.0].up = true;
         Ok(event.private_data)
     }
 

@@ -9,8 +9,36 @@ pub struct Deviation {
     pub reason: &'static str,
 }
 
-/// Soft-RoCE of Linux 6.1.
-pub const RXE: &[Deviation] = &[];
+/// Soft-RoCE of Linux 6.1, as its source says too (`drivers/infiniband/sw/rxe`).
+pub const RXE: &[Deviation] = &[
+    Deviation {
+        case: "receive_after_error",
+        reason: "rxe: posting a receive does not call the kernel, so in the error state nobody \
+                 flushes it",
+    },
+    Deviation {
+        case: "too_long_is_named",
+        reason: "rxe: LocalQpOperation at the receiver, RemoteOperation at the sender (copy_data \
+                 says EINVAL, not ENOSPC)",
+    },
+    Deviation {
+        case: "wrong_key_is_named",
+        reason: "rxe: LocalQpOperation (copy_data says EINVAL, not EFAULT)",
+    },
+];
 
-/// SoftiWARP of Linux 6.1.
-pub const SIW: &[Deviation] = &[];
+/// SoftiWARP of Linux 6.1, as its source says too (`drivers/infiniband/sw/siw`).
+pub const SIW: &[Deviation] = &[
+    Deviation {
+        case: "destroyed_unanswered",
+        reason: "siw: destroying an id waits for the answer to its request, 10 s at most",
+    },
+    Deviation {
+        case: "send_after_error",
+        reason: "siw: takes a send in the error state and never completes it",
+    },
+    Deviation {
+        case: "receive_after_error",
+        reason: "siw: takes a receive in the error state and never completes it",
+    },
+];

@@ -133,7 +133,7 @@ fn nobody<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     };
     bench.equip(active, &spec, None)?;
     if let Err(failure) = bench.connect(active, &spec) {
-        ensure!(!bench.is_ib(active)?, "{failure}");
+        ensure!(!bench.is_rc(active)?, "{failure}");
         return Ok(());
     }
     let key = bench.conns[active.0].key;
