@@ -7,6 +7,7 @@ use crate::stats::RoundTrips;
 use spinwire::config::Side;
 use spinwire::control::Offer;
 use spinwire::memory::Buffer;
+use spinwire::metrics::CounterReader;
 use spinwire::sys::clock::Clock;
 use spinwire::sys::signal::StopSignal;
 use spinwire::types::Nanos;
@@ -194,9 +195,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     })?;
     engine.connect(&args.url, Offer::default())?;
     let measured = wait(&engine, &result, &stop, job);
-    let counters = engine.counters().first().copied().unwrap_or_default();
     let granted = engine.grants().to_vec();
+    let counters = engine.counter_readers();
     let left = engine.shutdown()?;
+    let counters = counters
+        .first()
+        .map(CounterReader::snapshot)
+        .unwrap_or_default();
     let measured = measured?;
     if !left.is_empty() {
         return Err(format!("left behind: {left:?}").into());

@@ -170,6 +170,12 @@ impl Engine {
         self.counters.iter().map(CounterReader::snapshot).collect()
     }
 
+    /// Readers of the workers' counters, which outlive the engine: the last word on what it did.
+    #[must_use]
+    pub fn counter_readers(&self) -> Vec<CounterReader> {
+        self.counters.clone()
+    }
+
     /// What each worker was granted.
     #[must_use]
     pub fn grants(&self) -> &[WorkerGrant] {

@@ -60,7 +60,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             let wc = self.lanes[lane].wcs[i];
             received += self.complete(&wc);
         }
-        // The answers leave before anything else is done: counting can wait.
+        // An answer lets the peer send again, so receives go first; but only by the batch, so that a
+        // lone answer leaves at once. Whatever is counted can wait.
+        self.post_receives(false);
         self.ring_doorbells();
         let counters = &self.core.counters;
         counters.completions.add(n as u64);

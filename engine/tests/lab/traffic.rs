@@ -11,10 +11,11 @@ fn ping_pong((device, host): (&str, &str), port: u16, size: u32, count: u64, win
     let (client, told) = start_pinger(&plan(device, 0, IdlePolicy::Spin), size, count, window);
     client.connect(&url(host, port), Offer::default()).unwrap();
     await_told(&told, |t| *t == Told::Done);
-    let counters = client.counters()[0];
+    let counters = client.counter_readers();
+    end(client);
+    let counters = counters[0].snapshot();
     assert_eq!(counters.messages_received, count);
     assert_eq!(counters.sends_posted, count);
-    end(client);
     assert!(
         matches!(await_told(&told, |t| matches!(t, Told::Ended(..))), Told::Ended(_, n) if n == count)
     );
