@@ -33,8 +33,9 @@ pub(super) struct ListenerId(usize);
 pub(super) struct Bench<'a, F: Fabric> {
     pub(super) fabric: &'a mut F,
     pub(super) at: Endpoint,
-    pub(super) sides: Vec<Side<F>>,
+    // QPs go before lanes and memory, should a case panic.
     pub(super) conns: Vec<Conn<F>>,
+    pub(super) sides: Vec<Side<F>>,
     pub(super) listeners: Vec<Option<F::Id>>,
     pub(super) events: VecDeque<CmEvent<F::Id>>,
     /// Names of device events that came during the case.

@@ -42,3 +42,20 @@ pub const SIW: &[Deviation] = &[
         reason: "siw: takes a receive in the error state and never completes it",
     },
 ];
+
+#[cfg(all(test, feature = "verbs"))]
+mod tests {
+    use super::*;
+    use crate::fabric::contract::cases;
+    use crate::fabric::verbs::Verbs;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_deviations_name_cases() {
+        let all: Vec<_> = cases::<Verbs>().iter().map(|c| c.name).collect();
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+        for deviation in RXE.iter().chain(SIW) {
+            assert!(all.contains(&deviation.case), "{deviation:?}");
+        }
+    }
+}

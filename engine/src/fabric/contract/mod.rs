@@ -3,7 +3,7 @@
 //! ```text
 //!  run ─► Bench: the fabric, its events ─┬─► Side: lane, pool, registration   (one a device and end)
 //!   │                                    └─► Conn: id, both halves of the QP, what is posted
-//!   └─► Case… ─► messages  completions  handshake  endings  errors  sleeping
+//!   └─► Case… ─► messages  completions  handshake  endings  errors  misuse  sleeping
 //! ```
 //! It drives [`Fabric`] and [`Lane`](super::Lane) directly, on one thread, and is both ends of every
 //! connection. No wait is without a bound, and an error says what was awaited. What a case made is
@@ -46,6 +46,7 @@ mod endings;
 mod errors;
 mod handshake;
 mod messages;
+mod misuse;
 mod report;
 mod side;
 mod sleeping;
@@ -146,6 +147,7 @@ pub fn cases<F: Fabric>() -> Vec<Case<F>> {
     all.extend(completions::cases());
     all.extend(sleeping::cases());
     all.extend(errors::cases());
+    all.extend(misuse::cases());
     all.extend(endings::cases());
     all
 }
