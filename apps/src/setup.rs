@@ -19,7 +19,7 @@ pub(crate) fn plan(args: &HostArgs, side: Side, size: Option<u32>) -> Result<Pla
             let mut plan = Config::default_for(&host, side)?;
             choose_cores(&mut plan, args, &host)?;
             if let Some(size) = size {
-                grow_buffers(&mut plan, size)?;
+                fit_buffers(&mut plan, size)?;
             }
             plan
         }
@@ -70,16 +70,14 @@ fn choose_cores(plan: &mut Plan, args: &HostArgs, host: &Host) -> Result<(), Fai
     Ok(())
 }
 
-/// Buffers that hold `size`, and as many as a bounded pool has room for.
-fn grow_buffers(plan: &mut Plan, size: u32) -> Result<(), Failure> {
+/// Buffers of just the size that messages have, so that those in use stay in the cache, and as many
+/// as a bounded pool has room for.
+fn fit_buffers(plan: &mut Plan, size: u32) -> Result<(), Failure> {
     if size > SLOT_BYTES_MAX {
         return Err(format!("{size} bytes: a message has at most {SLOT_BYTES_MAX}").into());
     }
-    if size <= plan.pool.slot_bytes {
-        return Ok(());
-    }
-    plan.pool.slot_bytes = size.next_multiple_of(SLOT_BYTES_MIN);
-    let slots = (POOL_BYTES_MAX / plan.pool.slot_bytes).clamp(8, plan.pool.slots);
+    plan.pool.slot_bytes = size.next_multiple_of(SLOT_BYTES_MIN).max(SLOT_BYTES_MIN);
+    let slots = (POOL_BYTES_MAX / plan.pool.slot_bytes).clamp(8, plan.pool.slots.max(8));
     plan.pool.slots = slots;
     for lane in plan.workers.iter_mut().flat_map(|w| &mut w.lanes) {
         lane.recv_depth = lane.recv_depth.min(slots / 4).max(1);

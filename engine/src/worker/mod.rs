@@ -44,6 +44,7 @@ use crate::metrics::CounterWriter;
 use crate::types::{CoreId, IdlePolicy, Lkey, Nanos};
 use connection::Table;
 use io::Core;
+use recv_queue::RecvChain;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -131,6 +132,7 @@ pub struct Worker<F: Fabric, S: Service> {
     outbox: VecDeque<Event<F>>,
     /// Connections with receives to post.
     hungry: Vec<u16>,
+    recv_chain: Box<RecvChain>,
     idle: IdlePolicy,
     /// Turns since the last busy one.
     idle_turns: u32,
@@ -177,6 +179,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             mailbox: setup.mailbox,
             outbox: VecDeque::with_capacity(5 * places + 1),
             hungry: Vec::with_capacity(places),
+            recv_chain: Box::new(RecvChain::new()),
             idle: setup.idle,
             idle_turns: 0,
             done: false,

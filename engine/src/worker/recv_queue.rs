@@ -22,13 +22,26 @@ pub(crate) struct RecvQueue {
     lkey: Lkey,
 }
 
-/// A chain of receives, built on the stack.
+/// A chain of receives, made once and filled again and again.
 pub(crate) struct RecvChain {
     wrs: [RecvWr; POST_CHAIN_MAX],
     len: usize,
 }
 
 impl RecvChain {
+    pub(crate) fn new() -> Self {
+        let blank = RecvWr {
+            wr_id: 0,
+            addr: 0,
+            len: 0,
+            lkey: Lkey(0),
+        };
+        Self {
+            wrs: [blank; POST_CHAIN_MAX],
+            len: 0,
+        }
+    }
+
     pub(crate) fn as_slice(&self) -> &[RecvWr] {
         &self.wrs[..self.len]
     }
@@ -78,25 +91,13 @@ impl RecvQueue {
 
     /// Fills vacant slots from the pool. The chain counts as posted: [`RecvQueue::take_back`] undoes
     /// what the NIC refused.
-    pub(crate) fn fill(&mut self, pool: &Pool) -> (RecvChain, Result<(), Exhausted>) {
-        let blank = RecvWr {
-            wr_id: 0,
-            addr: 0,
-            len: 0,
-            lkey: self.lkey,
-        };
-        let mut chain = RecvChain {
-            wrs: [blank; POST_CHAIN_MAX],
-            len: 0,
-        };
+    pub(crate) fn fill(&mut self, pool: &Pool, chain: &mut RecvChain) -> Result<(), Exhausted> {
+        chain.len = 0;
         while chain.len < POST_CHAIN_MAX {
             let Some(slot) = self.vacant.last().copied() else {
                 break;
             };
-            let buffer = match pool.alloc() {
-                Ok(buffer) => buffer,
-                Err(exhausted) => return (chain, Err(exhausted)),
-            };
+            let buffer = pool.alloc()?;
             self.vacant.pop();
             chain.wrs[chain.len] = RecvWr {
                 wr_id: with_sequence(self.base, u32::from(slot)),
@@ -108,7 +109,7 @@ impl RecvQueue {
             self.slots[usize::from(slot)] = Some(buffer);
             self.posted += 1;
         }
-        (chain, Ok(()))
+        Ok(())
     }
 
     /// The NIC refused the receives of `chain` from `posted` on.

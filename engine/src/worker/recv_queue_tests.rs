@@ -28,7 +28,8 @@ proptest! {
         let mut posted: HashSet<u32> = HashSet::new();
         for (fill, pick, refuse_from) in steps {
             if fill {
-                let (chain, result) = queue.fill(&pool);
+                let mut chain = RecvChain::new();
+        let result = queue.fill(&pool, &mut chain);
                 let n = chain.as_slice().len();
                 prop_assert_eq!(result.is_err(), pool.free() == 0 && n < POST_CHAIN_MAX && queue.vacant() > 0);
                 let accepted = refuse_from.min(n);
@@ -56,7 +57,8 @@ fn early_messages_keep_their_order() {
     let pool = pool(4);
     let mut queue = RecvQueue::new(4);
     queue.open(0, Lkey(1));
-    let (chain, result) = queue.fill(&pool);
+    let mut chain = RecvChain::new();
+    let result = queue.fill(&pool, &mut chain);
     assert_eq!((chain.as_slice().len(), result), (4, Ok(())));
     for (slot, text) in [(2, b"first"), (0, b"later")] {
         let mut buffer = queue.take(slot).expect("outstanding");

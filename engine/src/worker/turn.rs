@@ -9,6 +9,17 @@ use crate::fabric::{Fabric, Lane};
 use crate::limits::{IDLE_TURNS_BEFORE_TOP_UP, RECV_REPOST_BATCH};
 use crate::types::Nanos;
 
+/// Which connections get their receives posted.
+#[derive(Clone, Copy)]
+enum Repost {
+    /// Those that have fewer than half of them left.
+    BelowHalf,
+    /// Those that miss a batch.
+    Batches,
+    /// All that miss any.
+    All,
+}
+
 impl<F: Fabric, S: Service> Worker<F, S> {
     /// One pass: at most [`POLL_BATCH_MAX`](crate::limits::POLL_BATCH_MAX) completions a lane and
     /// [`MAILBOX_BATCH_MAX`](crate::limits::MAILBOX_BATCH_MAX) commands, then back to the caller.
@@ -30,7 +41,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             0
         };
         let rested = self.idle_turns.is_multiple_of(IDLE_TURNS_BEFORE_TOP_UP);
-        self.post_receives(rested && work == 0);
+        self.post_receives(if rested && work == 0 {
+            Repost::All
+        } else {
+            Repost::Batches
+        });
         self.send_events();
         if work == 0 {
             self.core.counters.turns_idle.add(1);
@@ -60,9 +75,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             let wc = self.lanes[lane].wcs[i];
             received += self.complete(&wc);
         }
-        // An answer lets the peer send again, so receives go first; but only by the batch, so that a
-        // lone answer leaves at once. Whatever is counted can wait.
-        self.post_receives(false);
+        // An answer lets the peer send again, so where half of the receives are gone they are posted
+        // first; else answers leave at once. Whatever is counted can wait.
+        self.post_receives(Repost::BelowHalf);
         self.ring_doorbells();
         let counters = &self.core.counters;
         counters.completions.add(n as u64);
@@ -123,11 +138,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
 
     /// Reposts receives in batches; what is left of a batch when the worker has had nothing to do for
     /// a while, so that reposting stands in nobody's way.
-    fn post_receives(&mut self, top_up: bool) {
+    fn post_receives(&mut self, repost: Repost) {
         let mut i = 0;
         while i < self.hungry.len() {
             let index = self.hungry[i];
-            if self.feed(index, top_up) {
+            if self.feed(index, repost) {
                 self.core.table.at(index).hungry = false;
                 self.hungry.swap_remove(i);
             } else {
@@ -137,13 +152,18 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     /// Posts the receives of one connection; true when there is no more to post.
-    fn feed(&mut self, index: u16, top_up: bool) -> bool {
+    fn feed(&mut self, index: u16, repost: Repost) -> bool {
         let c = self.core.table.at(index);
         if !matches!(c.phase, Phase::Open | Phase::Closing(_)) {
             return true;
         }
-        let batch = RECV_REPOST_BATCH.min(c.recvs.depth() as usize / 2).max(1);
-        if c.recvs.has_early() || (!top_up && c.recvs.vacant() < batch) {
+        let half = (c.recvs.depth() as usize / 2).max(1);
+        let least = match repost {
+            Repost::BelowHalf => half,
+            Repost::Batches => RECV_REPOST_BATCH.min(half),
+            Repost::All => 1,
+        };
+        if c.recvs.has_early() || c.recvs.vacant() < least {
             return false;
         }
         let outcome = self.post_vacant(index);
@@ -166,12 +186,14 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         };
         let lane = &mut self.lanes[usize::from(c.lane)].lane;
         while c.recvs.vacant() > 0 && self.core.pool.free() > 0 {
-            let (chain, _) = c.recvs.fill(&self.core.pool);
+            let chain = &mut *self.recv_chain;
+            // A pool that runs dry is seen below: something stays vacant.
+            let _ = c.recvs.fill(&self.core.pool, chain);
             let wrs = chain.as_slice();
             self.core.counters.recv_doorbells.add(1);
             if let Err(failure) = lane.post_recv(qp, wrs) {
                 self.core.counters.recvs_posted.add(failure.posted as u64);
-                c.recvs.take_back(&chain, failure.posted);
+                c.recvs.take_back(chain, failure.posted);
                 return Err(failure.errno);
             }
             self.core.counters.recvs_posted.add(wrs.len() as u64);
