@@ -57,10 +57,14 @@ meet() {
 run_perftest() {
 	local device=$1 address=$2 size=$3 name=$4
 	local common=(ib_send_lat -R -d "$device" -s "$size" -n "$iterations" -I 0 -F)
-	# Busy, perftest fails now and then to calibrate its clock, and then reports `inf`: once more.
+	# Now and then perftest fails to connect, or to calibrate its clock, and then reports `inf`.
 	for _ in 1 2 3 4; do
-		meet "$name" taskset -c 1 "${common[@]}" -p "$port" -- \
-			taskset -c 0 "${common[@]}" -p "$port" "$address" || return
+		if ! meet "$name" taskset -c 1 "${common[@]}" -p "$port" -- \
+			taskset -c 0 "${common[@]}" -p "$port" "$address"; then
+			echo "  perftest failed: $(head -n 1 "$name.err"); once more" >&2
+			((port += 1))
+			continue
+		fi
 		# Columns: bytes, iterations, min, max, typical (the median), mean, deviation, 99 %, 99.9 %
 		awk -v size="$size" '$1 == size && NF == 9 && $5 + 0 > 0 && $5 != "inf" {
 				printf "%s\t%s\t%s\n", $5, $3, $8; found = 1 }

@@ -149,6 +149,8 @@ impl<F: Fabric> Control<F> {
         let Some(conn) = self.conns.get_mut(&handle) else {
             return;
         };
+        // The device may give the number to another QP at once.
+        conn.qp_number = None;
         match (conn.qp.take(), conn.qp_back.take(), conn.id.as_mut()) {
             (Some(control), Some(qp), Some(id)) => self.fabric.destroy_qp(id, control, qp),
             // The posting half went down with its worker: the last half destroys the QP.

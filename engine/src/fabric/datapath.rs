@@ -89,7 +89,8 @@ impl WcStatus {
     pub fn advice(self) -> &'static str {
         match self {
             Self::Success => "no error",
-            Self::LocalLength => {
+            // Soft-RoCE says the second for the first.
+            Self::LocalLength | Self::LocalQpOperation => {
                 "a message was longer than the receive buffer: raise [pool] slot_bytes here"
             }
             Self::RemoteInvalidRequest | Self::RemoteOperation => {
@@ -105,11 +106,9 @@ impl WcStatus {
             Self::RemoteAccess => "the peer's memory does not allow this access",
             Self::LocalProtection | Self::LocalAccess => "local memory does not allow this access",
             Self::Flushed => "the connection was already in error",
-            Self::LocalQpOperation
-            | Self::LocalEec
-            | Self::MwBind
-            | Self::BadResponse
-            | Self::Other(_) => "the provider gives no further reason; see dmesg",
+            Self::LocalEec | Self::MwBind | Self::BadResponse | Self::Other(_) => {
+                "the provider gives no further reason; see dmesg"
+            }
         }
     }
 }

@@ -193,7 +193,8 @@ pub trait Fabric: Sized + Send + 'static {
     fn reject(&mut self, id: &mut Self::Id, data: &PrivateData) -> Result<(), FabricError>;
     /// Data came before Established: tells the connection manager so.
     fn notify_established(&mut self, id: &mut Self::Id);
-    /// Tells the peer that the connection ends; Disconnected is owed afterwards.
+    /// Tells the peer that the connection ends; Disconnected is owed afterwards. On IB it comes when the
+    /// peer has answered with a disconnect of its own.
     ///
     /// # Errors
     /// It had ended already.

@@ -172,7 +172,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
     }
 
-    /// The QP is destroyed, and the CQ was polled since: what did not complete never will.
+    /// The QP is destroyed: what did not complete never will, and a completion that is still in the CQ
+    /// carries a generation that nobody has any more.
     fn release(&mut self, conn: ConnId) {
         let Some(c) = self.core.table.get(conn) else {
             return;

@@ -130,7 +130,8 @@ unsafe impl Send for Mr {}
 impl Drop for Mr {
     fn drop(&mut self) {
         // SAFETY: ibv_dereg_mr requires a live MR; it is destroyed here only. Work requests that
-        // named it are done: the engine drops registrations after the QPs of their lanes.
+        // named it are done, as a worker ends after the QPs of its lanes; where a worker panicked,
+        // the device refuses those that are left from here on. The region goes after this.
         let _ = unsafe { ibv_dereg_mr(self.mr.as_ptr()) };
     }
 }
