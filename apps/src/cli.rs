@@ -60,14 +60,14 @@ pub(crate) struct ServeArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Op {
-    /// SEND, answered by a SEND
+    // SEND, answered by a SEND. (A doc comment here would make the help longer than a screen.)
     Send,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
-    /// One message at a time; half the round trip
+    // One message at a time.
     Latency,
 }
 
@@ -75,10 +75,10 @@ pub(crate) enum Mode {
 pub(crate) struct BenchArgs {
     /// Server: rdma://HOST:PORT
     pub(crate) url: Url,
-    /// Operation
+    /// Operation: a SEND is answered by a SEND
     #[arg(long, value_enum, default_value = "send")]
     pub(crate) op: Op,
-    /// What to measure
+    /// What to measure: latency is half of the round trip
     #[arg(long, value_enum, default_value = "latency")]
     pub(crate) mode: Mode,
     /// Bytes of a message
@@ -135,12 +135,11 @@ mod tests {
 
     #[test]
     fn the_definition_is_sound_and_help_fits_a_screen() {
-        let mut command = Cli::command();
-        command.build();
-        command.clone().debug_assert();
-        for sub in command.get_subcommands_mut() {
-            let lines = sub.render_help().to_string().lines().count();
-            assert!(lines <= 40, "{} takes {lines} lines", sub.get_name());
+        Cli::command().debug_assert();
+        for sub in ["serve", "bench", "devices"] {
+            let help = Cli::try_parse_from(["spinwire", sub, "--help"]).unwrap_err();
+            let help = help.to_string();
+            assert!(help.lines().count() <= 24, "{help}");
         }
     }
 
