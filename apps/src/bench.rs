@@ -172,7 +172,7 @@ impl Service for Latency {
 }
 
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let mut plan = plan(&args.host, Side::Client, Some(args.size))?;
+    let mut plan = plan(&args.host, Side::Client, Some(args.size), Some(1))?;
     // One connection: one worker measures.
     plan.workers.truncate(1);
     let inline_asked = plan.workers[0]

@@ -53,6 +53,10 @@ pub(crate) struct ServeArgs {
     /// Largest message to take, in bytes
     #[arg(long, value_name = "BYTES", conflicts_with = "config")]
     pub(crate) size_max: Option<u32>,
+    /// Connections to take on a device; fewer have a smaller CQ, which stays in the cache
+    #[arg(long, value_name = "N", conflicts_with = "config",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: Option<u32>,
     #[command(flatten)]
     pub(crate) host: HostArgs,
 }

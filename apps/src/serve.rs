@@ -9,7 +9,7 @@ use spinwire::sys::signal::StopSignal;
 use std::io::Write;
 
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
-    let plan = plan(&args.host, Side::Server, args.size_max)?;
+    let plan = plan(&args.host, Side::Server, args.size_max, args.connections)?;
     // Before any thread: they inherit the mask.
     let stop = StopSignal::install()?;
     let engine = Engine::start(&plan, |_| Echo::default())?;

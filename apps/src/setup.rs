@@ -10,8 +10,14 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Bytes that a pool without a core map takes at most.
 const POOL_BYTES_MAX: u32 = 256 << 20;
 
-/// The plan for one side, with buffers for messages of `size` bytes.
-pub(crate) fn plan(args: &HostArgs, side: Side, size: Option<u32>) -> Result<Plan, Failure> {
+/// The plan for one side, with buffers for messages of `size` bytes, and without a core map CQs for
+/// `connections`.
+pub(crate) fn plan(
+    args: &HostArgs,
+    side: Side,
+    size: Option<u32>,
+    connections: Option<u32>,
+) -> Result<Plan, Failure> {
     let host = Host::probe()?;
     let mut plan = match &args.config {
         Some(path) => Config::from_path(path)?.check(&host)?,
@@ -20,6 +26,9 @@ pub(crate) fn plan(args: &HostArgs, side: Side, size: Option<u32>) -> Result<Pla
             choose_cores(&mut plan, args, &host)?;
             if let Some(size) = size {
                 fit_buffers(&mut plan, size)?;
+            }
+            if let Some(connections) = connections {
+                fit_queues(&mut plan, connections)?;
             }
             plan
         }
@@ -66,6 +75,21 @@ fn choose_cores(plan: &mut Plan, args: &HostArgs, host: &Host) -> Result<(), Fai
         let core = control.map_or(0, CoreId::number);
         let message = "is for control and a worker: name another with --control-core";
         return Err(format!("core {core} {message}").into());
+    }
+    Ok(())
+}
+
+/// CQs just as deep as so many connections need.
+fn fit_queues(plan: &mut Plan, connections: u32) -> Result<(), Failure> {
+    for lane in plan.workers.iter_mut().flat_map(|w| &mut w.lanes) {
+        if connections > lane.connections_max {
+            let most = lane.connections_max;
+            let device = &lane.device;
+            let text = "take a core map for more ([queues] connections_max)";
+            return Err(format!("--connections {connections}: {most} on {device}; {text}").into());
+        }
+        lane.connections_max = connections;
+        lane.cq_depth = connections * (lane.send_depth + lane.recv_depth);
     }
     Ok(())
 }

@@ -77,7 +77,8 @@ run_perftest() {
 
 run_spinwire() {
 	local address=$2 size=$3 name=$4
-	meet "$name" "$spinwire" serve --listen "rdma://$address:$port" --size-max "$size" --worker-core 1 --control-core 0 --inline 0 -- \
+	# Told the size and the one connection, as perftest's server is.
+	meet "$name" "$spinwire" serve --listen "rdma://$address:$port" --size-max "$size" --connections 1 --worker-core 1 --control-core 0 --inline 0 -- \
 		"$spinwire" bench "rdma://$address:$port" --op send --mode latency --size "$size" \
 		--iters "$iterations" --inline 0 --worker-core 0 --control-core 1 --json || return
 	jq -er '.results[0].latency_ns | [.p50, .min, .p99] | map(. / 1000 | . * 100 | round / 100) | @tsv' "$name.out"
