@@ -99,10 +99,8 @@ worker_counters! {
     recv_bytes,
     /// Times the pool had no free slot.
     pool_exhausted,
-    /// Posts refused because the send queue, or the peer's credit, was used up.
+    /// Posts refused because the send queue was full.
     would_block,
-    /// Events to the control core lost because the mailbox was full.
-    events_lost,
     /// Connections handed to the worker by the control core.
     handovers,
 }
@@ -216,7 +214,7 @@ mod tests {
             names += 1;
         }
         assert_eq!(names, json.as_object().unwrap().len());
-        assert_eq!(names, 17);
+        assert_eq!(names, 16);
         assert_eq!(json["handovers"], 7);
     }
 }

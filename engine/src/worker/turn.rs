@@ -57,8 +57,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     /// Polls every lane until one has something, at most `times` each; true when one has. What was
-    /// polled waits for the next turn. An idle worker spends its time here rather than in turns, for
-    /// what it waits for is then seen sooner.
+    /// polled waits for the next turn. An idle worker spends its time here rather than in turns.
     #[inline]
     pub(super) fn peek(&mut self, times: u32) -> bool {
         (0..times).any(|_| self.lanes.iter_mut().any(|lane| lane.poll() > 0))
