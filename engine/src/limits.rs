@@ -16,7 +16,7 @@ pub const MAILBOX_BATCH_MAX: usize = 8;
 /// Commands and events that wait between the control core and one worker, each way.
 pub const MAILBOX_DEPTH: usize = 256;
 /// Receives reposted together: fewer wait until the batch is full or the turn was idle.
-pub const RECV_REPOST_BATCH: usize = 16;
+pub const RECV_REPOST_BATCH: u32 = 16;
 /// Every so many idle turns in a row fewer than a batch are reposted too.
 pub const IDLE_TURNS_BEFORE_TOP_UP: u32 = 256;
 /// Work requests chained behind one doorbell.
@@ -63,7 +63,7 @@ pub const PRIVATE_DATA_MAX: usize = 56;
 pub const MIN_RNR_TIMER: u8 = 12;
 
 const _: () = assert!(POST_CHAIN_MAX <= SEND_DEPTH_DEFAULT as usize);
-const _: () = assert!(RECV_REPOST_BATCH <= RECV_DEPTH_DEFAULT as usize);
+const _: () = assert!(RECV_REPOST_BATCH <= RECV_DEPTH_DEFAULT);
 const _: () =
     assert!(SEND_DEPTH_DEFAULT <= QUEUE_DEPTH_MAX && RECV_DEPTH_DEFAULT <= QUEUE_DEPTH_MAX);
 const _: () = assert!(

@@ -77,6 +77,8 @@ pub struct Pool(pub(super) Rc<Slots>);
 pub(super) struct Slots {
     /// Keeps the memory mapped for as long as a buffer is left, forgotten ones included.
     region: Arc<Region>,
+    /// The region's first byte, here so that an address is one load away.
+    base: NonNull<u8>,
     slot_bytes: u32,
     /// Numbers of free slots are in `free[..depth]`; what lies above is stale.
     free: Box<[Cell<u32>]>,
@@ -116,6 +118,7 @@ impl Pool {
             return Err(PoolError::RegionInUse);
         }
         Ok(Self(Rc::new(Slots {
+            base: region.base(),
             region,
             slot_bytes,
             free: (0..slots).rev().map(Cell::new).collect(),
@@ -210,7 +213,7 @@ impl Slots {
         // SAFETY: `add` requires that offset and result stay inside one mapping of at most isize::MAX
         // bytes: `slot < slots`, as only numbers from `free` are handed out, and
         // `slots * slot_bytes <= region.len()` was checked in `Pool::new`.
-        unsafe { self.region.base().add(offset) }
+        unsafe { self.base.add(offset) }
     }
 
     fn count(&self) -> u32 {

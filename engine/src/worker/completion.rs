@@ -38,20 +38,25 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         {
             return received;
         }
-        match (id.kind, wc.is_success()) {
-            (Kind::Recv, true) => received = self.received(id, wc.byte_len()),
-            (Kind::Send, true) => self.sent(id, Outcome::Done),
-            (Kind::Recv, false) => {
-                drop(self.core.table.at(id.index).recvs.take(id.sequence));
-                self.failed(id.index, wc.status());
+        if wc.is_success() {
+            match id.kind {
+                Kind::Recv => received = self.received(id, wc.byte_len()),
+                Kind::Send => self.sent(id, Outcome::Done),
             }
-            (Kind::Send, false) => {
-                self.sent(id, Outcome::Unknown(wc.status()));
-                self.failed(id.index, wc.status());
-            }
+        } else {
+            self.complete_failed(id, wc.status());
         }
         self.check_drained(id.index);
         received
+    }
+
+    #[cold]
+    fn complete_failed(&mut self, id: WrId, status: WcStatus) {
+        match id.kind {
+            Kind::Recv => drop(self.core.table.at(id.index).recvs.take(id.sequence)),
+            Kind::Send => self.sent(id, Outcome::Unknown(status)),
+        }
+        self.failed(id.index, status);
     }
 
     #[inline]
@@ -66,6 +71,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             self.failed(id.index, WcStatus::LocalLength);
             return none;
         }
+        self.repost_due |= c.recvs.vacant() >= c.recvs.batch();
+        self.repost_first |= c.recvs.vacant() >= c.recvs.half();
         if !c.hungry && matches!(c.phase, Phase::Open | Phase::Closing(_)) {
             c.hungry = true;
             self.hungry.push(id.index);
@@ -82,6 +89,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
     }
 
+    #[inline]
     fn deliver(&mut self, index: u16, buffer: Buffer) {
         let conn = self.core.table.at(index).id;
         self.service
@@ -89,6 +97,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     /// Tells the service of a connection whose peer is known, then gives it what came early.
+    #[cold]
     pub(super) fn announce(&mut self, index: u16) {
         let c = self.core.table.at(index);
         let (Some(peer), false, conn) = (c.peer, c.announced, c.id) else {
@@ -104,15 +113,16 @@ impl<F: Fabric, S: Service> Worker<F, S> {
 
     /// A send completed, and with it all before it: errors complete in any case, so those that did
     /// not are done.
+    #[inline]
     fn sent(&mut self, id: WrId, last: Outcome) {
         let c = self.core.table.at(id.index);
         let Some(n) = c.sends.retires(id.sequence) else {
             return;
         };
-        for left in (0..n).rev() {
-            let outcome = if left == 0 { last } else { Outcome::Done };
-            self.retire(id.index, outcome);
+        for _ in 1..n {
+            self.retire(id.index, Outcome::Done);
         }
+        self.retire(id.index, last);
         let c = self.core.table.at(id.index);
         if matches!(c.phase, Phase::Closing(_)) && c.sends.is_empty() {
             self.ask_close(id.index);
@@ -120,6 +130,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     /// Gives the oldest send that was posted back to the service.
+    #[inline]
     pub(super) fn retire(&mut self, index: u16, outcome: Outcome) -> bool {
         let c = self.core.table.at(index);
         let conn = c.id;
@@ -137,6 +148,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     /// An operation failed: the QP is in error or about to be.
+    #[cold]
     fn failed(&mut self, index: u16, status: WcStatus) {
         self.core.counters.completions_failed.add(1);
         let c = self.core.table.at(index);

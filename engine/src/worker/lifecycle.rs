@@ -30,6 +30,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         MAILBOX_BATCH_MAX
     }
 
+    #[cold]
     fn obey(&mut self, command: Command<F>) {
         match command {
             Command::Adopt(handover) => self.adopt(handover),
@@ -47,6 +48,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
     }
 
+    #[cold]
     fn adopt(&mut self, handover: Handover<F>) {
         let Handover {
             conn,
@@ -93,6 +95,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         if c.recvs.vacant() > 0 && !c.hungry {
             c.hungry = true;
             self.hungry.push(index);
+            self.repost_due = true;
         }
         self.lanes[usize::from(lane)].connections += 1;
         self.core.counters.handovers.add(1);
@@ -107,6 +110,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     /// Asks control, once, to close the connection. Nothing is posted on it from here on.
+    #[cold]
     pub(super) fn ask_close(&mut self, index: u16) {
         let c = self.core.table.at(index);
         if c.asked || c.phase == Phase::Vacant {
@@ -163,6 +167,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
     }
 
+    #[cold]
     fn drained(&mut self, index: u16) {
         let c = self.core.table.at(index);
         c.phase = Phase::Drained;

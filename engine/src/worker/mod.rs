@@ -132,6 +132,10 @@ pub struct Worker<F: Fabric, S: Service> {
     outbox: VecDeque<Event<F>>,
     /// Connections with receives to post.
     hungry: Vec<u16>,
+    /// One of them misses a batch.
+    repost_due: bool,
+    /// One of them misses half.
+    repost_first: bool,
     recv_chain: Box<RecvChain>,
     idle: IdlePolicy,
     /// Turns since the last busy one.
@@ -179,6 +183,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             mailbox: setup.mailbox,
             outbox: VecDeque::with_capacity(5 * places + 1),
             hungry: Vec::with_capacity(places),
+            repost_due: false,
+            repost_first: false,
             recv_chain: Box::new(RecvChain::new()),
             idle: setup.idle,
             idle_turns: 0,

@@ -6,7 +6,7 @@
 
 use super::wr_id::with_sequence;
 use crate::fabric::RecvWr;
-use crate::limits::POST_CHAIN_MAX;
+use crate::limits::{POST_CHAIN_MAX, RECV_REPOST_BATCH};
 use crate::memory::{Buffer, Exhausted, Pool};
 use crate::types::Lkey;
 use std::collections::VecDeque;
@@ -14,9 +14,15 @@ use std::collections::VecDeque;
 /// In-flight table of one receive queue.
 pub(crate) struct RecvQueue {
     slots: Box<[Option<Buffer>]>,
-    vacant: Vec<u16>,
+    /// Numbers of the vacant slots stand in `vacant[..vacancies]`.
+    vacant: Box<[u16]>,
+    vacancies: u32,
     early: VecDeque<Buffer>,
     depth: u32,
+    /// Half of the depth, at least 1.
+    half: u32,
+    /// Vacancies that are worth a post.
+    batch: u32,
     posted: u32,
     base: u64,
     lkey: Lkey,
@@ -50,11 +56,15 @@ impl RecvChain {
 impl RecvQueue {
     /// All memory of a queue of `depth`; the connection comes with [`RecvQueue::open`].
     pub(crate) fn new(depth: u32) -> Self {
+        let half = (depth / 2).max(1);
         Self {
             slots: (0..depth).map(|_| None).collect(),
-            vacant: Vec::with_capacity(depth as usize),
+            vacant: vec![0; depth as usize].into_boxed_slice(),
+            vacancies: 0,
             early: VecDeque::with_capacity(depth as usize),
             depth,
+            half,
+            batch: RECV_REPOST_BATCH.min(half),
             posted: 0,
             base: 0,
             lkey: Lkey(0),
@@ -64,24 +74,32 @@ impl RecvQueue {
     /// Takes up the work of a new connection. Every slot is vacant before.
     pub(crate) fn open(&mut self, base: u64, lkey: Lkey) {
         debug_assert!(self.posted == 0 && self.slots.iter().all(Option::is_none));
-        self.vacant.clear();
         // Low slots are popped first.
-        self.vacant
-            .extend((0..self.depth).rev().filter_map(|i| u16::try_from(i).ok()));
+        for (place, slot) in self.vacant.iter_mut().rev().zip(0..) {
+            *place = slot;
+        }
+        self.vacancies = self.depth;
         self.early.clear();
         (self.base, self.lkey) = (base, lkey);
     }
 
-    /// Slots in all.
-    #[inline]
-    pub(crate) fn depth(&self) -> u32 {
-        self.depth
-    }
-
     /// Slots that have no buffer.
     #[inline]
-    pub(crate) fn vacant(&self) -> usize {
-        self.vacant.len()
+    pub(crate) fn vacant(&self) -> u32 {
+        self.vacancies
+    }
+
+    /// Half of the slots: with so many vacant, a peer that keeps the other half under way could find
+    /// none.
+    #[inline]
+    pub(crate) fn half(&self) -> u32 {
+        self.half
+    }
+
+    /// Vacant slots that are worth a post.
+    #[inline]
+    pub(crate) fn batch(&self) -> u32 {
+        self.batch
     }
 
     /// Receives that the NIC has.
@@ -94,11 +112,12 @@ impl RecvQueue {
     pub(crate) fn fill(&mut self, pool: &Pool, chain: &mut RecvChain) -> Result<(), Exhausted> {
         chain.len = 0;
         while chain.len < POST_CHAIN_MAX {
-            let Some(slot) = self.vacant.last().copied() else {
+            let Some(top) = self.vacancies.checked_sub(1) else {
                 break;
             };
+            let slot = self.vacant[top as usize];
             let buffer = pool.alloc()?;
-            self.vacant.pop();
+            self.vacancies = top;
             chain.wrs[chain.len] = RecvWr {
                 wr_id: with_sequence(self.base, u32::from(slot)),
                 addr: buffer.addr(),
@@ -126,7 +145,13 @@ impl RecvQueue {
     pub(crate) fn take(&mut self, slot: u32) -> Option<Buffer> {
         let buffer = self.slots.get_mut(slot as usize)?.take()?;
         self.posted -= 1;
-        self.vacant.push(u16::try_from(slot).ok()?);
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "below the depth, which is asserted to fit"
+        )]
+        let number = slot as u16;
+        self.vacant[self.vacancies as usize] = number;
+        self.vacancies += 1;
         Some(buffer)
     }
 

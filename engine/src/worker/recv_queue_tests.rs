@@ -43,7 +43,7 @@ proptest! {
                 prop_assert_eq!(queue.take(slot).is_some(), posted.remove(&slot));
             }
             prop_assert_eq!(queue.outstanding() as usize, posted.len());
-            prop_assert_eq!(queue.vacant() + posted.len(), depth as usize);
+            prop_assert_eq!(queue.vacant() as usize + posted.len(), depth as usize);
             prop_assert_eq!(pool.free() as usize, slots as usize - posted.len());
         }
         queue.reclaim();

@@ -39,8 +39,12 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     fn spin(&mut self, clock: Clock, idle: impl Fn()) {
+        let mut now = clock.now();
         while !self.done {
-            if self.turn(clock.now()) == Turn::Idle && !self.peek(PEEKS) {
+            let turn = self.turn(now);
+            // The stamp is taken before the look at the CQs: it does not delay what they show.
+            now = clock.now();
+            if turn == Turn::Idle && !self.peek(PEEKS) {
                 idle();
             }
         }

@@ -6,7 +6,7 @@ use super::completion::Received;
 use super::connection::Phase;
 use super::{CloseReason, Io, Service, Turn, Worker};
 use crate::fabric::{Fabric, Lane};
-use crate::limits::{IDLE_TURNS_BEFORE_TOP_UP, RECV_REPOST_BATCH};
+use crate::limits::IDLE_TURNS_BEFORE_TOP_UP;
 use crate::types::Nanos;
 
 /// Which connections get their receives posted.
@@ -35,25 +35,21 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         self.ring_doorbells();
         work += self.serve_commands();
         work += self.check_deadlines();
-        self.idle_turns = if work == 0 {
-            self.idle_turns.saturating_add(1)
-        } else {
-            0
-        };
-        let rested = self.idle_turns.is_multiple_of(IDLE_TURNS_BEFORE_TOP_UP);
-        self.post_receives(if rested && work == 0 {
-            Repost::All
-        } else {
-            Repost::Batches
-        });
         self.send_events();
         if work == 0 {
+            self.idle_turns = self.idle_turns.wrapping_add(1);
+            if self.idle_turns.is_multiple_of(IDLE_TURNS_BEFORE_TOP_UP) {
+                self.post_receives(Repost::All);
+            }
             self.core.counters.turns_idle.add(1);
-            Turn::Idle
         } else {
+            self.idle_turns = 0;
             self.core.counters.turns_busy.add(1);
-            Turn::Busy
         }
+        if self.repost_due {
+            self.post_receives(Repost::Batches);
+        }
+        if work == 0 { Turn::Idle } else { Turn::Busy }
     }
 
     /// Polls every lane until one has something, at most `times` each; true when one has. What was
@@ -76,7 +72,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
         // An answer lets the peer send again, so where half of the receives are gone they are posted
         // first; else answers leave at once. Whatever is counted can wait.
-        self.post_receives(Repost::BelowHalf);
+        if self.repost_first {
+            self.post_receives(Repost::BelowHalf);
+        }
         self.ring_doorbells();
         let counters = &self.core.counters;
         counters.completions.add(n as u64);
@@ -88,6 +86,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     /// Posts what handlers have queued: one chain, one doorbell for each connection.
+    #[inline]
     pub(super) fn ring_doorbells(&mut self) {
         for i in 0..self.core.dirty.len() {
             let index = self.core.dirty[i];
@@ -137,7 +136,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
 
     /// Reposts receives in batches; what is left of a batch when the worker has had nothing to do for
     /// a while, so that reposting stands in nobody's way.
+    #[cold]
     fn post_receives(&mut self, repost: Repost) {
+        (self.repost_due, self.repost_first) = (false, false);
         let mut i = 0;
         while i < self.hungry.len() {
             let index = self.hungry[i];
@@ -145,6 +146,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
                 self.core.table.at(index).hungry = false;
                 self.hungry.swap_remove(i);
             } else {
+                // What a dry pool, or a connection that is not announced yet, leaves is due again.
+                let recvs = &self.core.table.at(index).recvs;
+                self.repost_due |= recvs.vacant() >= recvs.batch();
                 i += 1;
             }
         }
@@ -156,10 +160,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         if !matches!(c.phase, Phase::Open | Phase::Closing(_)) {
             return true;
         }
-        let half = (c.recvs.depth() as usize / 2).max(1);
         let least = match repost {
-            Repost::BelowHalf => half,
-            Repost::Batches => RECV_REPOST_BATCH.min(half),
+            Repost::BelowHalf => c.recvs.half(),
+            Repost::Batches => c.recvs.batch(),
             Repost::All => 1,
         };
         if c.recvs.has_early() || c.recvs.vacant() < least {
