@@ -14,10 +14,9 @@ pub(crate) struct Echo {
 impl Echo {
     fn answer(&mut self, io: &mut Io<'_>, conn: ConnId, buffer: Buffer) {
         if let Err(rejected) = io.send(conn, buffer, Token::default()) {
-            match rejected.reason {
-                PostError::WouldBlock => self.waiting.push_back((conn, rejected.buffer)),
-                // The peer is gone, and with it whoever wanted the answer.
-                PostError::NotConnected | PostError::TooLong => {}
+            // Otherwise the peer is gone, and with it whoever wanted the answer.
+            if rejected.reason == PostError::WouldBlock {
+                self.waiting.push_back((conn, rejected.buffer));
             }
         }
     }

@@ -54,6 +54,7 @@ impl Bench {
                     send_depth: 8,
                     recv_depth: 8,
                     inline_bytes: 0,
+                    access: crate::types::Access::NONE,
                 },
                 connections_max: places,
                 grant,
@@ -137,7 +138,9 @@ impl Bench {
 
     fn listen(&mut self) -> IdKey {
         let at = Endpoint::Shm("here".into());
-        self.control.listen(&at, PrivateData::EMPTY).expect("free");
+        self.control
+            .listen(&at, Offer::default().into())
+            .expect("free");
         self.toy.last_id()
     }
 

@@ -3,7 +3,7 @@
 use super::links::place;
 use super::machine::{Action, Cause};
 use super::{Conn, ConnectError, Control, Handle, Notice};
-use crate::fabric::{Endpoint, Fabric, FabricError, PrivateData, Step};
+use crate::fabric::{Endpoint, Fabric, FabricError, PrivateData, QpSpec, Step};
 use crate::worker::{CloseReason, Command, ConnId, Handover, Peer, Role};
 use std::io;
 
@@ -105,7 +105,10 @@ impl<F: Fabric> Control<F> {
         conn.place = Some(spot);
         self.by_conn.insert(spot.conn, handle);
         let lane = &self.posts[spot.worker].link.lanes[spot.lane];
-        let spec = lane.spec;
+        let spec = QpSpec {
+            access: conn.offer.access,
+            ..lane.spec
+        };
         let (control, qp, grant) = self.fabric.create_qp(id, &lane.cq, &spec)?;
         conn.qp = Some(control);
         conn.qp_number = Some(grant.number);
@@ -223,6 +226,6 @@ fn peer_of<F: Fabric>(fabric: &F, conn: &Conn<F>) -> Peer {
         private_data: conn.peer_data,
         initiator_depth: conn.params.initiator_depth,
         responder_resources: conn.params.responder_resources,
-        tag: conn.tag,
+        tag: conn.offer.tag,
     }
 }

@@ -17,12 +17,14 @@ mod error;
 mod execute;
 mod links;
 mod machine;
+mod offer;
 mod run;
 mod turn;
 
 pub use error::ConnectError;
 pub use links::{LaneLink, WorkerLink};
 pub use machine::{Drain, State};
+pub use offer::{Offer, Request, Verdict, Welcome};
 
 use crate::fabric::{
     CmEvent, CmEventKind, ConnParams, Endpoint, Fabric, FabricError, IdKey, PrivateData,
@@ -71,28 +73,10 @@ pub enum Notice {
     Closed(ConnId, CloseReason),
 }
 
-/// What to say to the peer in the handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// Bytes for the peer's service.
-    pub private_data: PrivateData,
-    /// Comes back in [`crate::worker::Peer::tag`].
-    pub tag: u64,
-}
-
-impl Default for Offer {
-    fn default() -> Self {
-        Self {
-            private_data: PrivateData::EMPTY,
-            tag: 0,
-        }
-    }
-}
-
 struct Listener<F: Fabric> {
     id: F::Id,
     at: Endpoint,
-    answer: PrivateData,
+    welcome: Welcome,
 }
 
 /// One connection, from its first step to its last.
@@ -104,10 +88,12 @@ struct Conn<F: Fabric> {
     /// The posting half, back from the worker.
     qp_back: Option<F::Qp>,
     place: Option<Place>,
+    offer: Offer,
     params: ConnParams,
     peer_endpoint: String,
     peer_data: PrivateData,
-    tag: u64,
+    /// Receives that the worker had posted when it took the connection.
+    posted: u32,
     announced: bool,
     /// The call that failed, where the cause is an action.
     error: Option<FabricError>,
@@ -216,7 +202,7 @@ impl<F: Fabric> Control<F> {
     ///
     /// # Errors
     /// The address is taken, or belongs to no device.
-    pub fn listen(&mut self, at: &Endpoint, answer: PrivateData) -> Result<Endpoint, FabricError> {
+    pub fn listen(&mut self, at: &Endpoint, welcome: Welcome) -> Result<Endpoint, FabricError> {
         let id = self.fabric.listen(at, 128)?;
         let at = self
             .fabric
@@ -230,7 +216,7 @@ impl<F: Fabric> Control<F> {
             Listener {
                 id,
                 at: at.clone(),
-                answer,
+                welcome,
             },
         );
         Ok(at)
@@ -245,9 +231,8 @@ impl<F: Fabric> Control<F> {
             return Err(ConnectError::Stopped);
         }
         let id = self.fabric.resolve_address(peer, self.timing.resolve)?;
-        let params = self.params(offer.private_data);
-        let conn = self.record(Machine::active(), id, params, peer.to_string(), offer.tag);
-        Ok(conn)
+        let params = self.params(&offer);
+        Ok(self.record(Machine::active(), id, offer, params, peer.to_string()))
     }
 
     /// Closes a connection; a notice says when it has ended.
@@ -300,11 +285,11 @@ impl<F: Fabric> Control<F> {
         handle
     }
 
-    fn params(&self, private_data: PrivateData) -> ConnParams {
+    fn params(&self, offer: &Offer) -> ConnParams {
         ConnParams {
-            private_data,
-            responder_resources: crate::limits::RD_ATOMIC_DEFAULT,
-            initiator_depth: crate::limits::RD_ATOMIC_DEFAULT,
+            private_data: offer.private_data,
+            responder_resources: offer.responder_resources,
+            initiator_depth: offer.initiator_depth,
             retry_count: self.timing.retry_count,
             rnr_retry_count: self.timing.rnr_retry_count,
         }
@@ -314,9 +299,9 @@ impl<F: Fabric> Control<F> {
         &mut self,
         machine: Machine,
         id: F::Id,
+        offer: Offer,
         params: ConnParams,
         peer_endpoint: String,
-        tag: u64,
     ) -> Handle {
         let handle = self.handle();
         self.by_id.insert(F::key(&id), handle);
@@ -327,10 +312,11 @@ impl<F: Fabric> Control<F> {
             qp: None,
             qp_back: None,
             place: None,
+            offer,
             params,
             peer_endpoint,
             peer_data: PrivateData::EMPTY,
-            tag,
+            posted: 0,
             announced: false,
             error: None,
             device: String::new(),

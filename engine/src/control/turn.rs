@@ -2,8 +2,10 @@
 //! machine asks for is done.
 
 use super::machine::{Action, Input, Machine};
-use super::{Control, Handle};
-use crate::fabric::{AsyncEvent, AsyncSubject, CmEvent, CmEventKind, Fabric};
+use super::{Control, Handle, Request, Verdict};
+use crate::fabric::{
+    AsyncEvent, AsyncSubject, CmEvent, CmEventKind, Endpoint, Fabric, IdKey, PrivateData,
+};
 use crate::types::Nanos;
 use crate::worker::{CloseReason, Command, Event, Turn};
 
@@ -72,9 +74,9 @@ impl<F: Fabric> Control<F> {
 
     fn on_request(
         &mut self,
-        listener: crate::fabric::IdKey,
-        mut id: F::Id,
-        data: crate::fabric::PrivateData,
+        listener: IdKey,
+        id: F::Id,
+        data: PrivateData,
         (responder_resources, initiator_depth): (u8, u8),
     ) {
         let listener = self
@@ -83,25 +85,44 @@ impl<F: Fabric> Control<F> {
             .and_then(|h| self.listeners.get(h));
         let Some(listener) = listener else {
             // The listener went while the request was under way.
-            let _ = self
-                .fabric
-                .reject(&mut id, &crate::fabric::PrivateData::EMPTY);
-            return self.fabric.destroy_id(id);
+            return self.refuse(id, &PrivateData::EMPTY);
         };
-        let mut params = self.params(listener.answer);
+        let peer = self.fabric.peer_endpoint(&id);
+        let verdict = listener.welcome.decide(&Request {
+            at: &listener.at,
+            peer: peer.as_ref().and_then(|peer| match peer {
+                Endpoint::Rdma(address) => Some(*address),
+                Endpoint::Shm(_) => None,
+            }),
+            private_data: &data,
+            responder_resources,
+            initiator_depth,
+        });
+        let peer = peer.map_or_else(|| "a peer".into(), |e| e.to_string());
+        let offer = match verdict {
+            Verdict::Accept(offer) => offer,
+            Verdict::Reject(answer) => {
+                tracing::info!(%peer, "a request was rejected by the embedder");
+                return self.refuse(id, &answer);
+            }
+        };
+        let mut params = self.params(&offer);
         params.responder_resources = params.responder_resources.min(responder_resources);
         params.initiator_depth = params.initiator_depth.min(initiator_depth);
-        let peer = self
-            .fabric
-            .peer_endpoint(&id)
-            .map_or_else(|| "a peer".into(), |e| e.to_string());
         let mut actions = Vec::new();
         let machine = Machine::passive(&mut actions);
-        let handle = self.record(machine, id, params, peer, 0);
+        let handle = self.record(machine, id, offer, params, peer);
         if let Some(conn) = self.conns.get_mut(&handle) {
             conn.peer_data = data;
         }
         self.todo.push_back((handle, actions));
+    }
+
+    /// Rejects a request before anything was made for it.
+    fn refuse(&mut self, mut id: F::Id, answer: &PrivateData) {
+        // A request that is gone needs no answer.
+        let _ = self.fabric.reject(&mut id, answer);
+        self.fabric.destroy_id(id);
     }
 
     fn read_async_events(&mut self) -> usize {
@@ -178,7 +199,10 @@ impl<F: Fabric> Control<F> {
     fn on_worker_event(&mut self, event: Event<F>) {
         tracing::debug!(?event, "worker event");
         let (conn, input) = match event {
-            Event::Armed(conn) => (conn, Input::Armed),
+            Event::Armed(conn, posted) => {
+                self.armed(conn, posted);
+                (conn, Input::Armed)
+            }
             Event::Refused(conn, qp) => {
                 self.take_back(conn, qp);
                 (conn, Input::Refused)
@@ -196,6 +220,14 @@ impl<F: Fabric> Control<F> {
         };
         if let Some(handle) = self.by_conn.get(&conn).copied() {
             self.feed(handle, input);
+        }
+    }
+
+    /// How many receives stand ready is what a framed peer is told as its first credits.
+    fn armed(&mut self, conn: crate::worker::ConnId, posted: u32) {
+        let handle = self.by_conn.get(&conn);
+        if let Some(c) = handle.and_then(|h| self.conns.get_mut(h)) {
+            c.posted = posted;
         }
     }
 

@@ -22,6 +22,8 @@ pub(super) struct WorkerParts<F: Fabric> {
     pub(super) mailbox: WorkerEnd<F>,
     pub(super) counters: CounterWriter,
     pub(super) wake: Arc<EventFd>,
+    /// The lanes' devices, in order.
+    pub(super) devices: Vec<F::Device>,
 }
 
 pub(super) struct Built<F: Fabric> {
@@ -64,7 +66,7 @@ fn build_worker<F: Fabric>(
             source,
         })?;
     let region = Arc::new(region);
-    let (mut setups, mut links) = (Vec::new(), Vec::new());
+    let (mut setups, mut links, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     for lane in &worker.lanes {
         let device = find(fabric, &lane.device)?;
         // The least access that receives need; remote access to a pool is never granted.
@@ -81,6 +83,7 @@ fn build_worker<F: Fabric>(
             send_depth: lane.send_depth,
             recv_depth: lane.recv_depth,
         };
+        devices.push(device);
         setups.push(LaneSetup {
             lane: half,
             registration,
@@ -93,6 +96,7 @@ fn build_worker<F: Fabric>(
                 send_depth: lane.send_depth,
                 recv_depth: lane.recv_depth,
                 inline_bytes: lane.inline_bytes,
+                access: crate::types::Access::NONE,
             },
             connections_max: lane.connections_max,
             grant,
@@ -122,6 +126,7 @@ fn build_worker<F: Fabric>(
         mailbox: worker_end,
         counters: writer,
         wake,
+        devices,
     };
     Ok((parts, link, grant))
 }

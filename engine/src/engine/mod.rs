@@ -17,20 +17,23 @@ pub use error::EngineError;
 pub use requests::Stop;
 
 use crate::config::Plan;
-use crate::control::{ConnectError, Offer, Timing};
-use crate::fabric::{Endpoint, Fabric, FabricError, LaneGrant, PrivateData, Url};
-use crate::memory::Tier;
+use crate::control::{ConnectError, Offer, Timing, Welcome};
+use crate::fabric::{Endpoint, Fabric, FabricError, LaneGrant, Url};
+use crate::memory::{ExposeError, ExposedMemory, HugepagePolicy, Tier};
 use crate::metrics::{CounterReader, CounterSnapshot};
 use crate::sys::clock::Clock;
-use crate::types::CoreId;
+use crate::types::{Access, CoreId};
 use crate::worker::{ConnId, Service};
 use requests::{Request, Requests};
 use serde::Serialize;
+use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+type Expose = dyn Fn(usize, HugepagePolicy, Access) -> Result<ExposedMemory, ExposeError>;
+
 /// A worker, as its service's factory sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct WorkerInfo {
     /// Number, from 0.
     pub number: u16,
@@ -40,6 +43,33 @@ pub struct WorkerInfo {
     pub buffer_bytes: u32,
     /// The clock that its turns are given.
     pub clock: Clock,
+    expose: Rc<Expose>,
+}
+
+impl WorkerInfo {
+    /// Takes zeroed memory that peers may be given `access` to, registered with every device of the
+    /// worker. Connections must allow the access too: [`Offer::access`].
+    ///
+    /// # Errors
+    /// The memory is not to be had, or a device refused it.
+    pub fn expose(
+        &self,
+        bytes: usize,
+        hugepages: HugepagePolicy,
+        access: Access,
+    ) -> Result<ExposedMemory, ExposeError> {
+        (self.expose)(bytes, hugepages, access)
+    }
+}
+
+impl std::fmt::Debug for WorkerInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkerInfo")
+            .field("number", &self.number)
+            .field("core", &self.core)
+            .field("buffer_bytes", &self.buffer_bytes)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a worker was granted by the host and its devices.
@@ -115,19 +145,25 @@ impl Engine {
     /// # Errors
     /// The name is unknown, the address taken or of no device.
     pub fn listen(&self, at: &Url) -> Result<Endpoint, EngineError> {
-        self.listen_with(at, PrivateData::EMPTY)
+        self.listen_with(at, Offer::default())
     }
 
-    /// Listens, with private data for those who are accepted.
+    /// Listens on terms of the caller's: an [`Offer`] to all, or a [`Welcome`] that decides about
+    /// each request.
     ///
     /// # Errors
     /// As [`Engine::listen`].
-    pub fn listen_with(&self, at: &Url, answer: PrivateData) -> Result<Endpoint, EngineError> {
+    pub fn listen_with(
+        &self,
+        at: &Url,
+        welcome: impl Into<Welcome>,
+    ) -> Result<Endpoint, EngineError> {
+        let welcome = welcome.into();
         let mut last: Option<FabricError> = None;
         for endpoint in EngineError::resolve(at)? {
             let result = self
                 .requests
-                .ask(|reply| Request::Listen(endpoint, answer, reply))?;
+                .ask(|reply| Request::Listen(endpoint, welcome.clone(), reply))?;
             match result {
                 Ok(endpoint) => return Ok(endpoint),
                 Err(error) => last = Some(error),
@@ -150,7 +186,7 @@ impl Engine {
         for endpoint in endpoints {
             let result = self
                 .requests
-                .ask(|reply| Request::Connect(endpoint, offer, reply));
+                .ask(|reply| Request::Connect(endpoint, Box::new(offer), reply));
             match result.map_err(|_| ConnectError::Stopped)? {
                 Ok(conn) => return Ok(conn),
                 Err(error) => last = error,

@@ -1,8 +1,8 @@
 //! What callers on other threads ask of control, and how they are answered.
 
 use super::EngineError;
-use crate::control::{ConnectError, Control, Handle, Notice, Offer};
-use crate::fabric::{Endpoint, Fabric, FabricError, PrivateData};
+use crate::control::{ConnectError, Control, Handle, Notice, Offer, Welcome};
+use crate::fabric::{Endpoint, Fabric, FabricError};
 use crate::sys::eventfd::EventFd;
 use crate::sys::signal::StopSignal;
 use crate::worker::ConnId;
@@ -31,8 +31,8 @@ impl Stop for Receiver<()> {
 
 /// Something for control to do.
 pub(super) enum Request {
-    Listen(Endpoint, PrivateData, Sender<Result<Endpoint, FabricError>>),
-    Connect(Endpoint, Offer, Sender<Result<ConnId, ConnectError>>),
+    Listen(Endpoint, Welcome, Sender<Result<Endpoint, FabricError>>),
+    Connect(Endpoint, Box<Offer>, Sender<Result<ConnId, ConnectError>>),
     Close(ConnId),
     Shutdown,
 }
@@ -92,8 +92,10 @@ impl Desk {
         while let Ok(request) = self.queue.try_recv() {
             match request {
                 // A caller that no longer waits needs no answer.
-                Request::Listen(at, answer, reply) => drop(reply.send(control.listen(&at, answer))),
-                Request::Connect(peer, offer, reply) => match control.connect(&peer, offer) {
+                Request::Listen(at, welcome, reply) => {
+                    drop(reply.send(control.listen(&at, welcome)));
+                }
+                Request::Connect(peer, offer, reply) => match control.connect(&peer, *offer) {
                     Ok(handle) => drop(self.waiting.insert(handle, reply)),
                     Err(error) => drop(reply.send(Err(error))),
                 },

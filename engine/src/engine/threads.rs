@@ -5,11 +5,12 @@ use super::requests::{Desk, Requests};
 use super::{Engine, EngineError, WorkerInfo};
 use crate::config::{Plan, PoolPlan};
 use crate::fabric::Fabric;
-use crate::memory::Pool;
+use crate::memory::{Exposures, Pool};
 use crate::sys::affinity::pin_current_thread;
 use crate::sys::clock::Clock;
 use crate::types::CoreId;
 use crate::worker::{Service, Worker, WorkerSetup};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
@@ -121,6 +122,7 @@ fn run_worker<F: Fabric, S: Service>(
         mailbox,
         counters,
         wake,
+        devices,
     } = parts;
     settle(&format!("worker {number}"), plan.core, ready)?;
     let pool = match Pool::new(region, pool_plan.slots, pool_plan.slot_bytes) {
@@ -133,11 +135,18 @@ fn run_worker<F: Fabric, S: Service>(
             return Err(EngineError::Stopped);
         }
     };
+    let exposures = Exposures::default();
     let info = WorkerInfo {
         number,
         core: plan.core,
         buffer_bytes: pool_plan.slot_bytes,
         clock,
+        expose: {
+            let exposures = exposures.clone();
+            Rc::new(move |bytes, hugepages, access| {
+                exposures.expose(&devices, bytes, hugepages, access)
+            })
+        },
     };
     let setup = WorkerSetup {
         number,

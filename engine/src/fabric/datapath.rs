@@ -3,11 +3,23 @@
 //! Who owns a buffer when: from a post that was accepted until the completion that retires it the
 //! memory belongs to the device. The caller keeps the handle out of everyone's reach meanwhile.
 
-use crate::types::{Lkey, QpNum};
+use crate::types::{Lkey, QpNum, RemoteSpan};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-/// A SEND. Constant fields of the native work request are written once, by the lane.
+/// What a work request on the send queue does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SendOp {
+    /// A message, into a receive of the peer.
+    #[default]
+    Send,
+    /// RDMA WRITE of the payload to the peer's memory.
+    Write(RemoteSpan),
+    /// RDMA READ from the peer's memory into the payload's place.
+    Read(RemoteSpan),
+}
+
+/// A SEND, WRITE or READ. Constant fields of the native work request are written once, by the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWr {
     /// Comes back in the completion.
@@ -18,9 +30,11 @@ pub struct SendWr {
     pub len: u32,
     /// Key of the memory; not used for inline data.
     pub lkey: Lkey,
+    /// What to do.
+    pub op: SendOp,
     /// Ask for a completion. Errors complete in any case.
     pub signalled: bool,
-    /// Copy the payload at the post: the memory is free again when the post returns.
+    /// Copy the payload at the post: the memory is free again when the post returns. Never of a READ.
     pub inline: bool,
 }
 
@@ -176,7 +190,7 @@ pub trait Lane {
     fn blank() -> Self::Wc;
     /// Takes up to `into.len()` completions; gives their number.
     fn poll(&mut self, into: &mut [Self::Wc]) -> usize;
-    /// Posts a chain of at most [`crate::limits::POST_CHAIN_MAX`] SENDs behind one doorbell.
+    /// Posts a chain of at most [`crate::limits::POST_CHAIN_MAX`] operations behind one doorbell.
     ///
     /// # Errors
     /// The provider took only the head of the chain.

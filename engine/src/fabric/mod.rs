@@ -27,12 +27,12 @@ pub use cm::{
     AsyncEvent, AsyncSubject, CmEvent, CmEventKind, ConnParams, Endpoint, IdKey, PrivateData,
     PrivateDataTooLong,
 };
-pub use datapath::{Lane, PostFailure, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion};
+pub use datapath::{Lane, PostFailure, RecvWr, SendOp, SendWr, WcOpcode, WcStatus, WorkCompletion};
 pub use error::{FabricError, Step};
 pub use url::{Url, UrlError};
 
 use crate::memory::Registrar;
-use crate::types::{DeviceLimits, QpNum};
+use crate::types::{Access, DeviceLimits, QpNum};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -45,6 +45,9 @@ pub struct QpSpec {
     pub recv_depth: u32,
     /// Inline bytes asked for.
     pub inline_bytes: u32,
+    /// What the peer may do to memory that it has keys of. iWARP's QPs allow everything: there the
+    /// registration alone decides.
+    pub access: Access,
 }
 
 /// What a device granted for a QP.
@@ -85,7 +88,7 @@ pub struct LaneSpec {
 /// Every call but [`Fabric::next_event`]'s own system call returns without waiting for the peer.
 pub trait Fabric: Sized + Send + 'static {
     /// A device that was opened, with its protection domain. Cheap to clone.
-    type Device: Registrar + Clone + Send;
+    type Device: Registrar + Clone + Send + 'static;
     /// Datapath half of a lane; moved to its worker.
     type Lane: Lane<Qp = Self::Qp> + Send;
     /// Control's half of a lane: the CQ as far as creating QPs needs it.

@@ -9,6 +9,7 @@
 //! Imports types, limits. Imported by fabric, worker, config and control.
 
 mod buffer;
+mod exposed;
 mod hugepages;
 mod mapping;
 mod pool;
@@ -16,11 +17,13 @@ mod region;
 mod registrar;
 mod tiers;
 
+pub use crate::types::Access;
 pub use buffer::{Buffer, TooLong};
+pub use exposed::{ExposeError, ExposedMemory, Exposures, OutOfRange};
 pub use hugepages::Hugepages;
 pub use pool::{Exhausted, Pool, PoolError};
 pub use region::{Region, RegionError};
-pub use registrar::{Access, Registrar, Registration};
+pub use registrar::{Registrar, Registration};
 pub use tiers::{HugepagePolicy, Tier};
 
 #[cfg(test)]

@@ -28,11 +28,11 @@ impl fmt::Display for CoreId {
 }
 
 /// Local key of a memory region (IBTA 10.6.3): names it in a work request of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Lkey(pub u32);
 
 /// Remote key of a memory region (IBTA 10.6.3): lets a peer name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rkey(pub u32);
 
 /// Number of a queue pair on its device; 24 bits.

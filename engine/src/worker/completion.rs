@@ -104,6 +104,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             return;
         };
         c.announced = true;
+        c.sends.allow_reads(peer.initiator_depth);
         self.service
             .connected(&mut Io::new(&mut self.core), conn, &peer);
         while let Some(buffer) = self.core.table.at(index).recvs.next_early() {
@@ -124,6 +125,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
         self.retire(id.index, last);
         let c = self.core.table.at(id.index);
+        // A READ that is done may let the next one go.
+        if c.sends.has_unposted() && !c.dirty {
+            c.dirty = true;
+            self.core.dirty.push(id.index);
+        }
         if matches!(c.phase, Phase::Closing(_)) && c.sends.is_empty() {
             self.ask_close(id.index);
         }

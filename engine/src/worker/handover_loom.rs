@@ -161,7 +161,7 @@ fn serve(end: &mut WorkerEnd<Bare>, mut next: impl FnMut(&mut WorkerEnd<Bare>) -
         panic!("Adopt comes first");
     };
     assert_eq!(qp.touch(), 2);
-    assert!(end.events.push(Event::Armed(CONN)).is_ok());
+    assert!(end.events.push(Event::Armed(CONN, 0)).is_ok());
     assert_eq!(qp.touch(), 3);
     assert!(matches!(next(end), Command::Flush(CONN, _)));
     assert_eq!(qp.touch(), 4);
@@ -192,7 +192,7 @@ fn lead(end: &mut ControlEnd<Bare>, bell: Option<&Bell>) {
     };
     assert_eq!(mine.touch(), 1);
     send(end, adopt(theirs));
-    assert!(matches!(event(end), Some(Event::Armed(CONN))));
+    assert!(matches!(event(end), Some(Event::Armed(CONN, 0))));
     send(end, Command::Flush(CONN, Duration::ZERO));
     let Some(Event::Drained { qp: theirs, .. }) = event(end) else {
         panic!("Drained comes last");
@@ -302,7 +302,7 @@ fn loom_handover_from_a_control_that_dies() {
                         panic!("only Adopt comes");
                     };
                     qp.touch();
-                    drop(end.events.push(Event::Armed(CONN)));
+                    drop(end.events.push(Event::Armed(CONN, 0)));
                     give_back(&mut end, qp);
                 }
             });
@@ -311,7 +311,7 @@ fn loom_handover_from_a_control_that_dies() {
             // Its own half may die while the worker posts: dropping is no access.
             drop(mine);
             if waits {
-                assert!(matches!(event(&mut control), Some(Event::Armed(CONN))));
+                assert!(matches!(event(&mut control), Some(Event::Armed(CONN, 0))));
             }
             drop(control);
             worker.join().expect("no panic");

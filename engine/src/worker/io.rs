@@ -1,4 +1,5 @@
-//! What a handler can do: take buffers, send, close. The only way to post.
+//! What a handler can do: take buffers, send, read and write the peer's memory, close. The only way to
+//! post.
 //!
 //! A send goes to the connection's queue; the worker rings the doorbell right after the handlers of
 //! the batch have run, so a lone send leaves at once and a burst leaves behind one doorbell.
@@ -6,9 +7,10 @@
 
 use super::connection::{Phase, Table};
 use super::{ConnId, Token};
-use crate::memory::{Buffer, Exhausted, Pool};
+use crate::fabric::SendOp;
+use crate::memory::{Buffer, Exhausted, ExposedMemory, Pool};
 use crate::metrics::CounterWriter;
-use crate::types::{CoreId, Nanos};
+use crate::types::{Access, CoreId, Nanos, RemoteRegion, RemoteSpan};
 use std::time::Duration;
 
 /// Why a send was not taken. One variant for each decision that a caller can take.
@@ -23,6 +25,17 @@ pub enum PostError {
     /// The message exceeds what the device can send.
     #[error("the message is longer than the device can send")]
     TooLong,
+    /// The bytes are not all in the peer's region.
+    #[error("the bytes lie outside the peer's region")]
+    OutOfRegion,
+    /// The peer did not offer the region for this.
+    #[error("the peer does not allow this access to its region")]
+    NotAllowed,
+    /// The handshake left no READ to this side (`initiator_depth` 0).
+    #[error(
+        "the handshake settled on no READs: raise initiator_depth here or responder_resources there"
+    )]
+    NoReads,
 }
 
 /// The post failed, so the NIC never saw the buffer; here it is back.
@@ -86,6 +99,67 @@ impl<'a> Io<'a> {
     /// Nothing was sent; the buffer comes back here.
     #[inline]
     pub fn send(&mut self, conn: ConnId, buffer: Buffer, token: Token) -> Result<(), Rejected> {
+        self.post(conn, buffer, SendOp::Send, token)
+    }
+
+    /// Writes the buffer's bytes to the peer's memory, `offset` bytes into `region`, without its CPU
+    /// (RDMA WRITE). The buffer comes back in `completed`, with `token`. Operations of a connection
+    /// are executed in order: a message sent behind a WRITE finds it done.
+    ///
+    /// # Errors
+    /// Nothing was written; the buffer comes back here.
+    #[inline]
+    pub fn write(
+        &mut self,
+        conn: ConnId,
+        buffer: Buffer,
+        region: &RemoteRegion,
+        offset: u64,
+        token: Token,
+    ) -> Result<(), Rejected> {
+        match span_of(&buffer, region, offset, Access::REMOTE_WRITE) {
+            Ok(span) => self.post(conn, buffer, SendOp::Write(span), token),
+            Err(reason) => Err(Rejected { buffer, reason }),
+        }
+    }
+
+    /// Reads as many bytes as the buffer's length says from the peer's memory, `offset` bytes into
+    /// `region`, without its CPU (RDMA READ). They are in the buffer when it comes back in
+    /// `completed`, with `token`. READs beyond the depth of the handshake wait in order, and what was
+    /// asked for after them waits behind them.
+    ///
+    /// # Errors
+    /// Nothing was read; the buffer comes back here.
+    #[inline]
+    pub fn read(
+        &mut self,
+        conn: ConnId,
+        buffer: Buffer,
+        region: &RemoteRegion,
+        offset: u64,
+        token: Token,
+    ) -> Result<(), Rejected> {
+        let span = match span_of(&buffer, region, offset, Access::REMOTE_READ) {
+            Ok(span) => span,
+            Err(reason) => return Err(Rejected { buffer, reason }),
+        };
+        match self.core.table.get(conn) {
+            Some(c) if c.announced && c.sends.read_depth() == 0 => Err(Rejected {
+                buffer,
+                reason: PostError::NoReads,
+            }),
+            _ => self.post(conn, buffer, SendOp::Read(span), token),
+        }
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        conn: ConnId,
+        buffer: Buffer,
+        op: SendOp,
+        token: Token,
+    ) -> Result<(), Rejected> {
         let Some(c) = self.core.table.get(conn) else {
             return Err(Rejected {
                 buffer,
@@ -111,7 +185,7 @@ impl<'a> Io<'a> {
                 reason: PostError::TooLong,
             });
         }
-        c.sends.push(buffer, token);
+        c.sends.push(buffer, op, token);
         if !c.dirty {
             c.dirty = true;
             self.core.dirty.push(conn.index);
@@ -127,6 +201,22 @@ impl<'a> Io<'a> {
             Some(c) if c.phase == Phase::Open && c.announced => c.sends.room(),
             _ => 0,
         }
+    }
+
+    /// Receives posted on the connection since it began, modulo 2^32; 0 when it is gone.
+    #[inline]
+    #[must_use]
+    pub fn receives_posted(&mut self, conn: ConnId) -> u32 {
+        let c = self.core.table.get(conn);
+        c.map_or(0, |c| c.recvs.posted_total())
+    }
+
+    /// The region as the peer of this connection names it, for READs and WRITEs of the peer's; `None`
+    /// when the connection is gone, or its device.
+    #[must_use]
+    pub fn exposed(&mut self, conn: ConnId, memory: &ExposedMemory) -> Option<RemoteRegion> {
+        let lane = self.core.table.get(conn)?.lane;
+        memory.remote_region(usize::from(lane))
     }
 
     /// Closes the connection once the sends so far have completed, or the drain deadline is over.
@@ -170,4 +260,20 @@ impl<'a> Io<'a> {
     pub fn core(&self) -> Option<CoreId> {
         self.core.core
     }
+}
+
+/// Where in the peer's region the buffer's bytes go or come from.
+#[inline]
+fn span_of(
+    buffer: &Buffer,
+    region: &RemoteRegion,
+    offset: u64,
+    need: Access,
+) -> Result<RemoteSpan, PostError> {
+    if !region.access().contains(need) {
+        return Err(PostError::NotAllowed);
+    }
+    region
+        .span(offset, buffer.len_bytes())
+        .ok_or(PostError::OutOfRegion)
 }

@@ -99,7 +99,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
         self.lanes[usize::from(lane)].connections += 1;
         self.core.counters.handovers.add(1);
-        self.outbox.push_back(Event::Armed(conn));
+        let ready = self.core.table.at(index).recvs.posted_total();
+        self.outbox.push_back(Event::Armed(conn, ready));
         if let Err(errno) = posted {
             self.core
                 .table

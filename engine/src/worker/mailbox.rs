@@ -49,8 +49,8 @@ pub enum Command<F: Fabric> {
 
 /// Worker to control.
 pub enum Event<F: Fabric> {
-    /// Receives are posted.
-    Armed(ConnId),
+    /// Receives are posted, so many.
+    Armed(ConnId, u32),
     /// The connection cannot be taken: the posting half comes back.
     Refused(ConnId, F::Qp),
     /// The service, or an error, wants the connection closed.
@@ -92,7 +92,7 @@ impl<F: Fabric> std::fmt::Debug for Command<F> {
 impl<F: Fabric> std::fmt::Debug for Event<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Armed(c) => write!(f, "Armed({c})"),
+            Self::Armed(c, posted) => write!(f, "Armed({c}, {posted} receives)"),
             Self::Refused(c, _) => write!(f, "Refused({c})"),
             Self::CloseRequested(c, reason) => write!(f, "CloseRequested({c}, {reason:?})"),
             Self::Stopped(c) => write!(f, "Stopped({c})"),

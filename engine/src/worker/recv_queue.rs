@@ -24,6 +24,8 @@ pub(crate) struct RecvQueue {
     /// Vacancies that are worth a post.
     batch: u32,
     posted: u32,
+    /// Receives ever posted, modulo 2^32: what the peer is told as credits.
+    posted_total: u32,
     base: u64,
     lkey: Lkey,
 }
@@ -66,6 +68,7 @@ impl RecvQueue {
             half,
             batch: RECV_REPOST_BATCH.min(half),
             posted: 0,
+            posted_total: 0,
             base: 0,
             lkey: Lkey(0),
         }
@@ -80,7 +83,7 @@ impl RecvQueue {
         }
         self.vacancies = self.depth;
         self.early.clear();
-        (self.base, self.lkey) = (base, lkey);
+        (self.base, self.lkey, self.posted_total) = (base, lkey, 0);
     }
 
     /// Slots that have no buffer.
@@ -107,6 +110,12 @@ impl RecvQueue {
         self.posted
     }
 
+    /// Receives posted since [`RecvQueue::open`], modulo 2^32.
+    #[inline]
+    pub(crate) fn posted_total(&self) -> u32 {
+        self.posted_total
+    }
+
     /// Fills vacant slots from the pool. The chain counts as posted: [`RecvQueue::take_back`] undoes
     /// what the NIC refused.
     pub(crate) fn fill(&mut self, pool: &Pool, chain: &mut RecvChain) -> Result<(), Exhausted> {
@@ -127,6 +136,7 @@ impl RecvQueue {
             chain.len += 1;
             self.slots[usize::from(slot)] = Some(buffer);
             self.posted += 1;
+            self.posted_total = self.posted_total.wrapping_add(1);
         }
         Ok(())
     }
@@ -136,6 +146,7 @@ impl RecvQueue {
         for wr in &chain.as_slice()[posted..] {
             let slot = u16::try_from(wr.wr_id & 0xffff).unwrap_or(0);
             drop(self.take(u32::from(slot)));
+            self.posted_total = self.posted_total.wrapping_sub(1);
         }
     }
 

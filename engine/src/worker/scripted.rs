@@ -81,7 +81,7 @@ impl<F: Fabric> Scripted<F> {
     pub(crate) fn say(&mut self, answer: Answer) {
         let mut half = |conn| self.qps.remove(&conn).expect("the worker has the QP");
         let event = match answer {
-            Answer::Armed(conn) => Event::Armed(conn),
+            Answer::Armed(conn) => Event::Armed(conn, 8),
             Answer::Refused(conn) => Event::Refused(conn, half(conn)),
             Answer::CloseRequested(conn, reason) => Event::CloseRequested(conn, reason),
             Answer::Stopped(conn) => Event::Stopped(conn),

@@ -1,4 +1,4 @@
-//! The sends of one connection: a ring that owns each buffer from `send` to its completion.
+//! The operations of one connection: a ring that owns each buffer from the post to its completion.
 //!
 //! ```text
 //!      head            posted            tail
@@ -8,11 +8,14 @@
 //! Invariant: the last work request of every chain that was posted is signalled, so a completion
 //! (a flush, if need be) always comes for the tail, and counting alone tells when the queue is
 //! drained. No marker is needed.
+//!
+//! READs beyond the depth that the handshake granted wait in their place, and what comes after them
+//! waits too: operations of a connection are posted in the order in which they were asked for.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::Token;
 use super::wr_id::{span, with_sequence};
-use crate::fabric::SendWr;
+use crate::fabric::{SendOp, SendWr};
 use crate::limits::POST_CHAIN_MAX;
 use crate::memory::Buffer;
 use crate::types::Lkey;
@@ -32,6 +35,12 @@ pub(crate) struct SendQueue {
     tail: u32,
     /// Sends behind `posted` that `take_unposted` has given out.
     given_up: u32,
+    /// READs among all entries; most queues never see one.
+    reads: u32,
+    /// READs that the NIC has.
+    reads_posted: u32,
+    /// READs that it may have.
+    read_depth: u32,
     base: u64,
     lkey: Lkey,
     inline_bytes: u32,
@@ -46,6 +55,7 @@ impl SendQueue {
             addr: 0,
             len: 0,
             lkey: Lkey(0),
+            op: SendOp::Send,
             signalled: false,
             inline: false,
         };
@@ -57,6 +67,9 @@ impl SendQueue {
             posted: 0,
             tail: 0,
             given_up: 0,
+            reads: 0,
+            reads_posted: 0,
+            read_depth: 0,
             base: 0,
             lkey: Lkey(0),
             inline_bytes: 0,
@@ -67,7 +80,17 @@ impl SendQueue {
     pub(crate) fn open(&mut self, base: u64, lkey: Lkey, inline_bytes: u32) {
         debug_assert!(self.is_empty());
         (self.head, self.posted, self.tail) = (0, 0, 0);
+        (self.reads, self.reads_posted, self.read_depth) = (0, 0, 0);
         (self.base, self.lkey, self.inline_bytes) = (base, lkey, inline_bytes);
+    }
+
+    /// READs that may be with the NIC at once, as the handshake settled; 0 allows none.
+    pub(crate) fn allow_reads(&mut self, depth: u8) {
+        self.read_depth = depth.into();
+    }
+
+    pub(crate) fn read_depth(&self) -> u32 {
+        self.read_depth
     }
 
     #[inline]
@@ -90,10 +113,18 @@ impl SendQueue {
         self.posted.wrapping_sub(self.head)
     }
 
-    /// Takes a buffer to send. There is room: the caller asked.
+    /// Something waits for a doorbell.
     #[inline]
-    pub(crate) fn push(&mut self, buffer: Buffer, token: Token) {
+    pub(crate) fn has_unposted(&self) -> bool {
+        self.posted != self.tail
+    }
+
+    /// Takes a buffer and what to do with it. There is room: the caller asked.
+    #[inline]
+    pub(crate) fn push(&mut self, buffer: Buffer, op: SendOp, token: Token) {
         debug_assert!(self.room() > 0);
+        let is_read = matches!(op, SendOp::Read(_));
+        self.reads += u32::from(is_read);
         let slot = self.slot(self.tail);
         let len = buffer.len_bytes();
         self.wrs[slot] = SendWr {
@@ -101,8 +132,9 @@ impl SendQueue {
             addr: buffer.addr(),
             len,
             lkey: self.lkey,
+            op,
             signalled: false,
-            inline: len <= self.inline_bytes,
+            inline: len <= self.inline_bytes && !is_read,
         };
         // The place is empty, so there is nothing to drop: said so that nothing is compiled for it.
         let before = self.entries[slot].replace(Entry { token, buffer });
@@ -111,12 +143,16 @@ impl SendQueue {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// The next chain to post, its last work request signalled; empty when nothing waits.
+    /// The next chain to post, its last work request signalled; empty when nothing waits, or a READ
+    /// for those before it.
     #[inline]
     pub(crate) fn chain(&mut self) -> &[SendWr] {
         let start = self.slot(self.posted);
         let waiting = self.tail.wrapping_sub(self.posted) as usize;
-        let n = waiting.min(POST_CHAIN_MAX).min(self.wrs.len() - start);
+        let mut n = waiting.min(POST_CHAIN_MAX).min(self.wrs.len() - start);
+        if self.reads > 0 {
+            n = self.before_excess_read(start, n);
+        }
         let chain = &mut self.wrs[start..start + n];
         if let Some(last) = chain.last_mut() {
             last.signalled = true;
@@ -124,9 +160,28 @@ impl SendQueue {
         chain
     }
 
+    /// How many of the next `n` may be posted before one is a READ too many.
+    fn before_excess_read(&self, start: usize, n: usize) -> usize {
+        let mut left = self.read_depth.saturating_sub(self.reads_posted);
+        let excess = self.wrs[start..start + n].iter().position(|wr| {
+            matches!(wr.op, SendOp::Read(_)) && {
+                let over = left == 0;
+                left = left.saturating_sub(1);
+                over
+            }
+        });
+        excess.unwrap_or(n)
+    }
+
     /// The NIC has taken this many of the last chain.
     #[inline]
     pub(crate) fn mark_posted(&mut self, n: usize) {
+        if self.reads > 0 {
+            let start = self.slot(self.posted);
+            let posted = self.wrs[start..start + n].iter();
+            let reads = posted.filter(|wr| matches!(wr.op, SendOp::Read(_))).count();
+            self.reads_posted += u32::try_from(reads).unwrap_or(0);
+        }
         self.posted = self.posted.wrapping_add(u32::try_from(n).unwrap_or(0));
         debug_assert!(self.tail.wrapping_sub(self.posted) <= self.depth);
     }
@@ -145,6 +200,10 @@ impl SendQueue {
             return None;
         }
         let slot = self.slot(self.head);
+        if matches!(self.wrs[slot].op, SendOp::Read(_)) {
+            self.reads -= 1;
+            self.reads_posted -= 1;
+        }
         self.head = self.head.wrapping_add(1);
         let entry = self.entries[slot].take();
         debug_assert!(entry.is_some());
@@ -162,6 +221,7 @@ impl SendQueue {
         }
         self.given_up += 1;
         let slot = self.slot(number);
+        self.reads -= u32::from(matches!(self.wrs[slot].op, SendOp::Read(_)));
         self.entries[slot].take().map(|e| (e.token, e.buffer))
     }
 }

@@ -44,7 +44,7 @@ proptest! {
             match step {
                 Step::Push if queue.room() > 0 => {
                     let buffer = pool.alloc().expect("a slot for each send");
-                    queue.push(buffer, Token(token));
+                    queue.push(buffer, SendOp::Send, Token(token));
                     waiting.push_back(token);
                     token += 1;
                     tail += 1;
@@ -100,7 +100,7 @@ fn numbers_wrap() {
     let start = u32::MAX - 2;
     (queue.head, queue.posted, queue.tail) = (start, start, start);
     for i in 0..8u64 {
-        queue.push(pool.alloc().expect("a slot"), Token(i));
+        queue.push(pool.alloc().expect("a slot"), SendOp::Send, Token(i));
         let sequence = u32::try_from(queue.chain()[0].wr_id & 0xff_ffff).expect("24 bits");
         queue.mark_posted(1);
         assert_eq!(queue.retires(sequence), Some(1));
@@ -117,7 +117,7 @@ fn short_messages_are_inline_where_the_device_allows() {
     for len in [0, 16, 17] {
         let mut buffer = pool.alloc().expect("a slot");
         buffer.set_len(len).expect("fits");
-        queue.push(buffer, Token(0));
+        queue.push(buffer, SendOp::Send, Token(0));
     }
     let inline: Vec<bool> = queue.chain().iter().map(|wr| wr.inline).collect();
     assert_eq!(inline, [true, true, false]);

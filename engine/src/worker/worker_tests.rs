@@ -209,6 +209,7 @@ impl Bench {
             send_depth: self.size.send_depth,
             recv_depth: self.size.recv_depth,
             inline_bytes: 0,
+            access: crate::types::Access::NONE,
         };
         let (control, qp, grant) = self.toy.create_qp(&mut id, &self.cq, &spec).expect("a QP");
         self.toy.destroy_id(id);
@@ -262,7 +263,7 @@ impl Bench {
         let mut answers = Vec::new();
         while let Ok(event) = self.control.events.pop() {
             answers.push(match event {
-                Event::Armed(conn) => Answer::Armed(conn),
+                Event::Armed(conn, _) => Answer::Armed(conn),
                 Event::Refused(conn, qp) => {
                     self.back.push((conn, qp));
                     Answer::Refused(conn)

@@ -197,6 +197,7 @@ impl<F: Fabric> Bench<'_, F> {
             send_depth: spec.depth,
             recv_depth: spec.depth,
             inline_bytes: spec.inline_bytes,
+            access: crate::types::Access::NONE,
         };
         let end = &mut self.conns[conn.0];
         let Some(id) = &mut end.id else {

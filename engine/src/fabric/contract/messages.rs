@@ -172,6 +172,7 @@ fn inline_unregistered<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
         addr: data.as_ptr().expose_provenance() as u64,
         len: u32::try_from(data.len()).map_err(|e| Failure::new(e.to_string()))?,
         lkey: crate::types::Lkey(0),
+        op: crate::fabric::SendOp::Send,
         signalled: true,
         inline: true,
     };

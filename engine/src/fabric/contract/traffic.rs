@@ -3,7 +3,7 @@
 use super::Failure;
 use super::bench::{Bench, ConnId, PATIENCE};
 use super::side::{Done, Posted, Queue};
-use crate::fabric::{Fabric, Lane, PostFailure, RecvWr, SendWr, WcStatus};
+use crate::fabric::{Fabric, Lane, PostFailure, RecvWr, SendOp, SendWr, WcStatus};
 use crate::types::Lkey;
 use std::time::Instant;
 
@@ -98,6 +98,7 @@ impl<F: Fabric> Bench<'_, F> {
                 } else {
                     lkey.unwrap_or(side.lkey)
                 },
+                op: SendOp::Send,
                 signalled: message.signalled,
                 inline: message.inline,
             });

@@ -145,33 +145,36 @@ impl Registration for Mr {
     }
 }
 
+/// Access flags as libibverbs has them.
+pub(super) fn native_access(access: Access) -> u32 {
+    [
+        (
+            Access::LOCAL_WRITE,
+            ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
+        ),
+        (
+            Access::REMOTE_READ,
+            ibv_access_flags::IBV_ACCESS_REMOTE_READ,
+        ),
+        (
+            Access::REMOTE_WRITE,
+            ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
+        ),
+        (
+            Access::REMOTE_ATOMIC,
+            ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC,
+        ),
+    ]
+    .iter()
+    .filter(|(ours, _)| access.contains(*ours))
+    .fold(0, |flags, (_, theirs)| flags | theirs.0)
+}
+
 impl Registrar for Device {
     type Registration = Mr;
 
     fn register(&self, region: Arc<Region>, access: Access) -> io::Result<Mr> {
-        let mut flags = 0;
-        for (ours, theirs) in [
-            (
-                Access::LOCAL_WRITE,
-                ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
-            ),
-            (
-                Access::REMOTE_READ,
-                ibv_access_flags::IBV_ACCESS_REMOTE_READ,
-            ),
-            (
-                Access::REMOTE_WRITE,
-                ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
-            ),
-            (
-                Access::REMOTE_ATOMIC,
-                ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC,
-            ),
-        ] {
-            if access.contains(ours) {
-                flags |= theirs.0;
-            }
-        }
+        let flags = native_access(access);
         // Asked through the plain call, which does not hide the kernel's refusal of the flag.
         let relaxed = flags | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
         let mr = match self.register_with(&region, relaxed) {

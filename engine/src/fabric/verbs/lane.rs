@@ -11,13 +11,15 @@
 
 use super::device::CqHandle;
 use super::queue_pair::Qp;
-use crate::fabric::{self, PostFailure, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion};
+use crate::fabric::{
+    self, PostFailure, RecvWr, SendOp, SendWr, WcOpcode, WcStatus, WorkCompletion,
+};
 use crate::limits::POST_CHAIN_MAX;
-use crate::types::QpNum;
+use crate::types::{QpNum, RemoteSpan};
 use rdma_sys::{
     ibv_ack_cq_events, ibv_get_cq_event, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_recv_wr,
     ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status,
-    ibv_wr_opcode,
+    ibv_wr_opcode, rdma_t,
 };
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -147,6 +149,14 @@ impl Lane {
     }
 }
 
+#[inline]
+fn remote(at: RemoteSpan) -> rdma_t {
+    rdma_t {
+        remote_addr: at.addr,
+        rkey: at.rkey.0,
+    }
+}
+
 /// Index of the work request that libibverbs refused, found by its address in the array. A provider
 /// that names none is taken to have posted all: memory is given back too late rather than too early.
 fn refused<T>(chain: &[T], bad: *const T) -> usize {
@@ -191,9 +201,19 @@ impl fabric::Lane for Lane {
                 lkey: wr.lkey.0,
             };
             let native = &mut t.send[i];
-            debug_assert!(native.opcode == ibv_wr_opcode::IBV_WR_SEND);
             native.wr_id = wr.wr_id;
             native.num_sge = i32::from(wr.len != 0);
+            native.opcode = match wr.op {
+                SendOp::Send => ibv_wr_opcode::IBV_WR_SEND,
+                SendOp::Write(at) => {
+                    native.wr.rdma = remote(at);
+                    ibv_wr_opcode::IBV_WR_RDMA_WRITE
+                }
+                SendOp::Read(at) => {
+                    native.wr.rdma = remote(at);
+                    ibv_wr_opcode::IBV_WR_RDMA_READ
+                }
+            };
             native.send_flags = if wr.signalled {
                 ibv_send_flags::IBV_SEND_SIGNALED.0
             } else {

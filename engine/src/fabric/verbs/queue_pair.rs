@@ -10,12 +10,12 @@
 //!  error     ERR                                   ERR after rdma_disconnect
 //! ```
 //! Why ours: with a QP of its own rdma_cm sets REMOTE_WRITE and min_rnr_timer 0 (655 ms), and
-//! `rdma_accept` applies INIT again, which undoes any edit. Here access is none and the timer is
+//! `rdma_accept` applies INIT again, which undoes any edit. Here access is what the offer allows and the timer is
 //! [`MIN_RNR_TIMER`]. Imports device and cm; imported by mod.
 #![allow(unsafe_code, reason = "libibverbs is C")]
 
 use super::cm::Id;
-use super::device::{CqHandle, memlock_advice};
+use super::device::{CqHandle, memlock_advice, native_access};
 use super::open::{errno, query_port};
 use crate::fabric::{FabricError, QpGrant, QpSpec, Step};
 use crate::limits::MIN_RNR_TIMER;
@@ -227,7 +227,7 @@ pub(super) fn create(
     };
     if !iwarp {
         let mut attr = attributes_for(id, ibv_qp_state::IBV_QPS_INIT, Step::ToInit, &limits.name)?;
-        attr.values.qp_access_flags = 0;
+        attr.values.qp_access_flags = native_access(spec.access);
         modify(qp.as_ptr(), &mut attr).map_err(|e| fail(Step::ToInit, e))?;
     }
     let grant = QpGrant {

@@ -43,7 +43,7 @@ fn events_that_do_not_fit_wait_in_order() {
     let mut armed = Vec::new();
     while armed.len() < names.len() {
         let read = b.control.events.pop_batch(10, |event| {
-            let Event::Armed(conn) = event else {
+            let Event::Armed(conn, _) = event else {
                 panic!("{event:?}")
             };
             armed.push(conn);

@@ -1,0 +1,322 @@
+//! Memory that peers may read or write by themselves.
+//!
+//! ```text
+//!  Exposures::expose(bytes, access) ─► ExposedMemory ── Io::exposed ─► RemoteRegion, told to the peer
+//!        │ one registration a lane          ▲
+//!        └─ forget_lane ────────────────────┘ the device is gone, and with it the peer's access
+//! ```
+//! A peer may change it at any instant, so no slice of it is ever formed: bytes are copied in and out
+//! by one routine. Imports region, registrar. Imported by worker and engine.
+
+#![allow(
+    unsafe_code,
+    reason = "copies bytes that a peer may be writing at the same time"
+)]
+
+use super::{HugepagePolicy, Region, RegionError, Registration};
+use crate::types::{Access, RemoteRegion};
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+/// Bytes outside the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} B from {offset} on are not all in the {size} B of this memory")]
+pub struct OutOfRange {
+    /// First byte.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
+    /// Bytes of the memory.
+    pub size: usize,
+}
+
+/// Memory could not be exposed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExposeError {
+    /// The memory is not to be had.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// A device refused it.
+    #[error("a device refused to register {bytes} B with {access}: {source}; see `ulimit -l`")]
+    Register {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Access asked for.
+        access: Access,
+        /// The provider's word.
+        source: io::Error,
+    },
+}
+
+type Registrations = Vec<Option<Box<dyn Registration>>>;
+
+struct Inner {
+    region: Arc<Region>,
+    access: Access,
+    lanes: RefCell<Registrations>,
+}
+
+/// Memory of one worker that peers may be given access to. Clones are handles of the same memory, and
+/// the last one ends every peer's access. It stays on its worker.
+#[derive(Clone)]
+pub struct ExposedMemory(Rc<Inner>);
+
+impl fmt::Debug for ExposedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExposedMemory")
+            .field("bytes", &self.len())
+            .field("access", &self.0.access)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ExposedMemory {
+    /// Bytes; never 0.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.0.region.len()
+    }
+
+    /// What a peer that has the key may do.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.0.access
+    }
+
+    /// The whole of it as peers on a lane name it; `None` when the lane's device is gone.
+    #[must_use]
+    pub fn remote_region(&self, lane: usize) -> Option<RemoteRegion> {
+        let lanes = self.0.lanes.borrow();
+        let rkey = lanes.get(lane)?.as_ref()?.rkey();
+        let addr = self.0.region.base().as_ptr().expose_provenance() as u64;
+        RemoteRegion::parse(addr, self.len() as u64, rkey, self.0.access)
+    }
+
+    /// Copies bytes out. A peer that writes at the same time may tear them.
+    ///
+    /// # Errors
+    /// [`OutOfRange`]; nothing is copied.
+    pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
+        let from = self.at(offset, into.len())?;
+        // SAFETY: `copy` requires
+        // - `len` bytes to read: `at` checked that they lie in the region, which `self` keeps mapped;
+        // - `len` bytes to write: `into` has them;
+        // - no overlap: no slice of the region exists, so `into` lies elsewhere.
+        unsafe { copy(from, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in. A peer that reads at the same time may see them torn.
+    ///
+    /// # Errors
+    /// [`OutOfRange`]; nothing is copied.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
+        let to = self.at(offset, bytes.len())?;
+        // SAFETY: as in `copy_out`, with `bytes` to read and the region to write.
+        unsafe { copy(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfRange> {
+        let size = self.len();
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(OutOfRange { offset, len, size });
+        }
+        // SAFETY: `add` requires that the result stays in the mapping: `offset <= size`.
+        Ok(unsafe { self.0.region.base().add(offset) }.as_ptr())
+    }
+}
+
+/// Copies memory that others may be writing: an instruction that the compiler knows nothing about, so
+/// it assumes nothing about the bytes.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `len` bytes, and they do not overlap.
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: `rep movsb` reads and writes `len` bytes, which the caller promises are there; the
+    // direction flag is clear, as the ABI says.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            options(nostack, preserves_flags)
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    for i in 0..len {
+        // SAFETY: `i < len`, and the caller promises `len` bytes on both sides.
+        unsafe { to.add(i).write_volatile(from.add(i).read_volatile()) };
+    }
+}
+
+/// What a worker has exposed, so that a device that goes away can be told of nothing any more.
+#[derive(Clone, Default)]
+pub struct Exposures(Rc<RefCell<Vec<Weak<Inner>>>>);
+
+impl fmt::Debug for Exposures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Exposures({})", self.0.borrow().len())
+    }
+}
+
+impl Exposures {
+    /// Takes zeroed memory and has every lane's device register it: `registrars` in the order of lanes.
+    ///
+    /// # Errors
+    /// The memory is not to be had, or a device refused. Nothing is left registered.
+    pub fn expose<R>(
+        &self,
+        registrars: &[R],
+        bytes: usize,
+        hugepages: HugepagePolicy,
+        access: Access,
+    ) -> Result<ExposedMemory, ExposeError>
+    where
+        R: super::Registrar,
+        R::Registration: 'static,
+    {
+        let region = Arc::new(Region::allocate(bytes, hugepages)?);
+        // Verbs want local write with every remote write.
+        let granted = if access.is_remote_writable() {
+            access | Access::LOCAL_WRITE
+        } else {
+            access
+        };
+        let register = |registrar: &R| {
+            let registration = registrar.register(Arc::clone(&region), granted);
+            registration.map(|r| Some(Box::new(r) as Box<dyn Registration>))
+        };
+        let lanes: io::Result<Registrations> = registrars.iter().map(register).collect();
+        let lanes = lanes.map_err(|source| ExposeError::Register {
+            bytes,
+            access,
+            source,
+        })?;
+        let inner = Rc::new(Inner {
+            region,
+            access,
+            lanes: RefCell::new(lanes),
+        });
+        let mut all = self.0.borrow_mut();
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Rc::downgrade(&inner));
+        Ok(ExposedMemory(inner))
+    }
+
+    /// Ends the registrations on a lane whose device goes away.
+    pub fn forget_lane(&self, lane: usize) {
+        for inner in self.0.borrow().iter().filter_map(Weak::upgrade) {
+            if let Some(registration) = inner.lanes.borrow_mut().get_mut(lane) {
+                *registration = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Registrar;
+    use crate::types::{Lkey, Rkey};
+    use std::cell::Cell;
+
+    struct Device {
+        live: Rc<Cell<i32>>,
+        key: u32,
+    }
+    struct Mr(std::sync::mpsc::Sender<()>, u32);
+    impl Registration for Mr {
+        fn lkey(&self) -> Lkey {
+            Lkey(self.1)
+        }
+        fn rkey(&self) -> Rkey {
+            Rkey(self.1 + 1)
+        }
+    }
+    impl Drop for Mr {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    struct Counted(Device, std::sync::mpsc::Sender<()>);
+    impl Registrar for Counted {
+        type Registration = Mr;
+        fn register(&self, _: Arc<Region>, access: Access) -> io::Result<Mr> {
+            if self.0.key == 0 {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            assert!(access.contains(Access::LOCAL_WRITE));
+            self.0.live.set(self.0.live.get() + 1);
+            Ok(Mr(self.1.clone(), self.0.key))
+        }
+    }
+
+    fn devices(keys: &[u32]) -> (Vec<Counted>, Rc<Cell<i32>>, std::sync::mpsc::Receiver<()>) {
+        let live = Rc::new(Cell::new(0));
+        let (sender, dropped) = std::sync::mpsc::channel();
+        let make = |key: &u32| {
+            let device = Device {
+                live: Rc::clone(&live),
+                key: *key,
+            };
+            Counted(device, sender.clone())
+        };
+        (keys.iter().map(make).collect(), live, dropped)
+    }
+
+    #[test]
+    fn every_lane_has_a_key_until_its_device_is_gone() {
+        let (devices, live, dropped) = devices(&[10, 20]);
+        let exposures = Exposures::default();
+        let memory = exposures
+            .expose(&devices, 4096, HugepagePolicy::Off, Access::REMOTE_WRITE)
+            .expect("memory");
+        assert_eq!(live.get(), 2);
+        let rkey = |lane| memory.remote_region(lane).map(|r| r.rkey());
+        assert_eq!(
+            (rkey(0), rkey(1), rkey(2)),
+            (Some(Rkey(11)), Some(Rkey(21)), None)
+        );
+        exposures.forget_lane(0);
+        assert_eq!((rkey(0), rkey(1)), (None, Some(Rkey(21))));
+        assert_eq!(dropped.try_iter().count(), 1);
+        drop(memory);
+        assert_eq!(dropped.try_iter().count(), 1);
+    }
+
+    #[test]
+    fn a_device_that_refuses_leaves_nothing_registered() {
+        let (devices, live, dropped) = devices(&[10, 0]);
+        let error = Exposures::default()
+            .expose(&devices, 4096, HugepagePolicy::Off, Access::REMOTE_WRITE)
+            .expect_err("the second refuses");
+        assert!(error.to_string().contains("remote-write"), "{error}");
+        assert_eq!(
+            (live.get(), i32::try_from(dropped.try_iter().count())),
+            (1, Ok(1))
+        );
+    }
+
+    #[test]
+    fn copies_stay_inside() {
+        let (devices, ..) = devices(&[1]);
+        let memory = Exposures::default()
+            .expose(&devices, 4096, HugepagePolicy::Off, Access::REMOTE_WRITE)
+            .expect("memory");
+        let size = memory.len();
+        memory.copy_in(size - 3, b"abc").expect("the last bytes");
+        let mut bytes = [0; 4];
+        memory.copy_out(size - 4, &mut bytes).expect("in range");
+        assert_eq!(&bytes, b"\0abc");
+        assert!(memory.copy_in(size - 2, b"abc").is_err());
+        assert!(memory.copy_out(usize::MAX, &mut bytes).is_err());
+        memory.copy_out(size, &mut []).expect("nothing at the end");
+    }
+}
