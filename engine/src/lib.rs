@@ -14,6 +14,7 @@ pub mod config;
 pub mod control;
 mod engine;
 pub mod fabric;
+pub mod flow;
 pub mod limits;
 pub mod memory;
 pub mod metrics;
@@ -21,6 +22,7 @@ pub mod ring;
 mod sync;
 pub mod sys;
 pub mod types;
+pub mod wire;
 pub mod worker;
 
 pub use engine::{Engine, EngineError, Leftovers, Stop, WorkerGrant, WorkerInfo};

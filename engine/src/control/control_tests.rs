@@ -8,6 +8,7 @@
 
 mod connecting;
 mod ending;
+mod greeting;
 mod losing;
 mod random;
 
@@ -49,7 +50,7 @@ impl Bench {
             let (end, theirs) = crate::worker::mailbox();
             let lane = LaneLink {
                 device: DEVICE.into(),
-                cq,
+                cq: Some(cq),
                 spec: QpSpec {
                     send_depth: 8,
                     recv_depth: 8,
@@ -57,6 +58,7 @@ impl Bench {
                     access: crate::types::Access::NONE,
                 },
                 connections_max: places,
+                buffer_bytes: 256,
                 grant,
             };
             links.push(WorkerLink {

@@ -2,6 +2,7 @@
 
 use super::machine::{Cause, State};
 use crate::fabric::{CmEventKind, FabricError, PrivateData, Step};
+use crate::wire::{HelloError, Refusal};
 use crate::worker::CloseReason;
 use std::io;
 use std::time::Duration;
@@ -38,6 +39,22 @@ pub enum ConnectError {
         reason: i32,
         /// What the peer said with it.
         private_data: Vec<u8>,
+    },
+    /// Whoever listens there speaks framed mode, and says why it refused.
+    #[error("{peer} refused the connection: {refusal}")]
+    Refused {
+        /// Where to.
+        peer: String,
+        /// Its reason.
+        refusal: Refusal,
+    },
+    /// The peer accepted, but with nothing that framed mode can go on with.
+    #[error("{peer} accepted without a hello of framed mode: {source}")]
+    Handshake {
+        /// Where to.
+        peer: String,
+        /// What is wrong with its answer.
+        source: HelloError,
     },
     /// No answer.
     #[error("{peer} does not answer: is the host up, and does it have an RDMA device there?")]
@@ -126,6 +143,11 @@ impl ConnectError {
                 if status == REJ_INVALID_SERVICE_ID || status == -libc::ECONNREFUSED =>
             {
                 Self::NothingListens { peer }
+            }
+            CmEventKind::Rejected
+                if let Some(refusal) = Refusal::parse(private_data.as_slice()) =>
+            {
+                Self::Refused { peer, refusal }
             }
             CmEventKind::Rejected => Self::Rejected {
                 peer,

@@ -3,13 +3,17 @@
 use super::links::place;
 use super::machine::{Action, Cause};
 use super::{Conn, ConnectError, Control, Handle, Notice};
-use crate::fabric::{Endpoint, Fabric, FabricError, PrivateData, QpSpec, Step};
+use crate::fabric::{Endpoint, Fabric, FabricError, QpSpec, Step};
 use crate::worker::{CloseReason, Command, ConnId, Handover, Peer, Role};
 use std::io;
 
 impl<F: Fabric> Control<F> {
     pub(super) fn execute(&mut self, handle: Handle, action: Action) -> Result<(), FabricError> {
         let timing = self.timing;
+        if matches!(action, Action::Connect | Action::Accept) {
+            self.say_hello(handle)?;
+        }
+        let refusal = self.refusal(handle);
         let Some(conn) = self.conns.get_mut(&handle) else {
             return Ok(());
         };
@@ -28,7 +32,7 @@ impl<F: Fabric> Control<F> {
             }
             (Action::Reject, _) => {
                 // A request that is gone needs no answer.
-                let _ = self.fabric.reject(id, &PrivateData::EMPTY);
+                let _ = self.fabric.reject(id, &refusal);
                 Ok(())
             }
             (Action::TellStop, _) => {
@@ -109,7 +113,11 @@ impl<F: Fabric> Control<F> {
             access: conn.offer.access,
             ..lane.spec
         };
-        let (control, qp, grant) = self.fabric.create_qp(id, &lane.cq, &spec)?;
+        let cq = lane.cq.as_ref().ok_or_else(|| {
+            let error = io::Error::from(io::ErrorKind::NotFound);
+            FabricError::new(Step::CreateQp, &conn.device, error)
+        })?;
+        let (control, qp, grant) = self.fabric.create_qp(id, cq, &spec)?;
         conn.qp = Some(control);
         conn.qp_number = Some(grant.number);
         let peer = match conn.machine.role() {
@@ -190,11 +198,15 @@ impl<F: Fabric> Control<F> {
                 self.notices.push_back(Notice::Closed(place.conn, reason));
             }
             _ => {
-                let error = match conn.error {
-                    Some(error) if matches!(cause, Cause::Action(_)) => {
+                let error = match (conn.hello_error, conn.error) {
+                    (Some(source), _) => ConnectError::Handshake {
+                        peer: peer.clone(),
+                        source,
+                    },
+                    (None, Some(error)) if matches!(cause, Cause::Action(_)) => {
                         ConnectError::from_action(error, peer.clone())
                     }
-                    _ => ConnectError::from_cause(
+                    (None, _) => ConnectError::from_cause(
                         cause,
                         peer.clone(),
                         conn.device,
@@ -227,5 +239,6 @@ fn peer_of<F: Fabric>(fabric: &F, conn: &Conn<F>) -> Peer {
         initiator_depth: conn.params.initiator_depth,
         responder_resources: conn.params.responder_resources,
         tag: conn.offer.tag,
+        hello: conn.hello,
     }
 }

@@ -13,12 +13,14 @@ use std::sync::Arc;
 pub struct LaneLink<F: Fabric> {
     /// Device it is on.
     pub device: String,
-    /// The CQ, for creating QPs.
-    pub cq: F::Cq,
+    /// The CQ, for creating QPs; `None` once the device is removed.
+    pub cq: Option<F::Cq>,
     /// What QPs are created with.
     pub spec: QpSpec,
     /// Connections that it may have.
     pub connections_max: u32,
+    /// Bytes of one receive.
+    pub buffer_bytes: u32,
     /// What the provider granted.
     pub grant: LaneGrant,
 }
@@ -56,7 +58,19 @@ pub(super) struct Post<F: Fabric> {
     pub(super) link: WorkerLink<F>,
     outbox: VecDeque<Command<F>>,
     places: Vec<Places>,
+    /// How far each lane is from being dropped.
+    lanes: Vec<LaneState>,
     pub(super) lost: bool,
+}
+
+/// Whether a lane is in use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LaneState {
+    Open,
+    /// Takes no more connections.
+    Closed,
+    /// The worker was told to drop it.
+    Asked,
 }
 
 /// Free places of one lane. Indices count through all lanes of a worker, as its table does.
@@ -106,6 +120,7 @@ impl<F: Fabric> Post<F> {
             })
             .collect();
         Self {
+            lanes: vec![LaneState::Open; link.lanes.len()],
             link,
             outbox: VecDeque::with_capacity(MAILBOX_DEPTH),
             places,
@@ -147,7 +162,33 @@ impl<F: Fabric> Post<F> {
         self.link
             .lanes
             .iter()
-            .position(|lane| lane.device == device)
+            .zip(&self.lanes)
+            .position(|(lane, state)| lane.device == device && *state == LaneState::Open)
+    }
+
+    /// The device's lane takes no more connections.
+    pub(super) fn close_lane(&mut self, device: &str) {
+        if let Some(lane) = self.lane_on(device) {
+            self.lanes[lane] = LaneState::Closed;
+        }
+    }
+
+    /// The device's lane, where it still has its CQ. That of a lost worker goes here.
+    pub(super) fn lane_to_drop(&mut self, device: &str) -> Option<usize> {
+        let lanes = &mut self.link.lanes;
+        let lane = lanes
+            .iter()
+            .position(|lane| lane.device == device && lane.cq.is_some())?;
+        if self.lost {
+            lanes[lane].cq = None;
+            return None;
+        }
+        Some(lane)
+    }
+
+    /// True when the worker has not been asked before.
+    pub(super) fn ask_to_drop(&mut self, lane: usize) -> bool {
+        std::mem::replace(&mut self.lanes[lane], LaneState::Asked) != LaneState::Asked
     }
 
     fn free_on(&self, device: &str) -> usize {

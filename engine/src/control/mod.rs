@@ -15,9 +15,11 @@
 mod control_tests;
 mod error;
 mod execute;
+mod handshake;
 mod links;
 mod machine;
 mod offer;
+mod removal;
 mod run;
 mod turn;
 
@@ -32,6 +34,7 @@ use crate::fabric::{
 use crate::sys::epoll::Epoll;
 use crate::sys::eventfd::EventFd;
 use crate::types::{Nanos, QpNum};
+use crate::wire::{Hello, HelloError};
 use crate::worker::{CloseReason, ConnId, Role};
 use links::{Place, Post};
 use machine::{Action, Machine};
@@ -92,6 +95,9 @@ struct Conn<F: Fabric> {
     params: ConnParams,
     peer_endpoint: String,
     peer_data: PrivateData,
+    /// What a framed peer says of itself, or why that cannot be read.
+    hello: Option<Hello>,
+    hello_error: Option<HelloError>,
     /// Receives that the worker had posted when it took the connection.
     posted: u32,
     announced: bool,
@@ -107,19 +113,25 @@ struct Conn<F: Fabric> {
 }
 
 impl<F: Fabric> Conn<F> {
-    /// Keeps what the peer says in its answer to a request.
-    fn hear(&mut self, event: &CmEvent<F::Id>) {
+    /// Keeps what the peer says in its answer to a request. False: it is no answer that this side can
+    /// go on with.
+    fn hear(&mut self, event: &CmEvent<F::Id>) -> bool {
         let answers = self.machine.role() == Role::Active;
         match event.kind {
             CmEventKind::ConnectResponse | CmEventKind::Established if answers => {
                 let p = &mut self.params;
                 p.responder_resources = p.responder_resources.min(event.responder_resources);
                 p.initiator_depth = p.initiator_depth.min(event.initiator_depth);
-                self.peer_data = event.private_data;
+                // On InfiniBand the hello comes with ConnectResponse; Established has nothing more.
+                if self.hello.is_none() {
+                    self.peer_data = event.private_data;
+                    return self.hear_hello();
+                }
             }
             CmEventKind::Rejected => self.peer_data = event.private_data,
             _ => {}
         }
+        true
     }
 }
 
@@ -138,6 +150,8 @@ pub struct Control<F: Fabric> {
     now: Nanos,
     epoll: Epoll,
     wake: Arc<EventFd>,
+    /// Devices that are going away.
+    removals: Vec<String>,
     stopping: bool,
     exit_sent: bool,
     // Last, so that ids and QPs go before the fabric they belong to.
@@ -179,6 +193,7 @@ impl<F: Fabric> Control<F> {
             now: Nanos(0),
             epoll,
             wake,
+            removals: Vec::new(),
             stopping: false,
             exit_sent: false,
             fabric,
@@ -316,6 +331,8 @@ impl<F: Fabric> Control<F> {
             params,
             peer_endpoint,
             peer_data: PrivateData::EMPTY,
+            hello: None,
+            hello_error: None,
             posted: 0,
             announced: false,
             error: None,

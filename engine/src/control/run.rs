@@ -28,8 +28,13 @@ impl<F: Fabric> Control<F> {
         if awaiting {
             return Some(AWAITING);
         }
-        let nearest = self.conns.values().map(|c| c.deadline).min()?;
-        Some(TICK.min(nearest - now))
+        let nearest = self.conns.values().map(|c| c.deadline).min();
+        match nearest {
+            Some(nearest) => Some(TICK.min(nearest - now)),
+            // The kernel says nothing when the last of a device is gone: control looks.
+            None if !self.removals.is_empty() => Some(TICK),
+            None => None,
+        }
     }
 
     /// Turns until [`Control::is_done`]. `each` is called after every turn, to give notices to

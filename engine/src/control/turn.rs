@@ -1,12 +1,14 @@
 //! One turn of control: events are read, each is fed to its connection's machine, and what the
 //! machine asks for is done.
 
+use super::handshake::refuse_with;
 use super::machine::{Action, Input, Machine};
 use super::{Control, Handle, Request, Verdict};
 use crate::fabric::{
     AsyncEvent, AsyncSubject, CmEvent, CmEventKind, Endpoint, Fabric, IdKey, PrivateData,
 };
 use crate::types::Nanos;
+use crate::wire::Hello;
 use crate::worker::{CloseReason, Command, Event, Turn};
 
 /// Events of one source in one turn.
@@ -23,6 +25,7 @@ impl<F: Fabric> Control<F> {
         work += self.read_worker_events();
         work += self.check_deadlines();
         self.work_off();
+        self.advance_removals();
         for post in &mut self.posts {
             post.flush();
         }
@@ -56,18 +59,22 @@ impl<F: Fabric> Control<F> {
         let Some(handle) = self.by_id.get(&id).copied() else {
             return;
         };
-        if let Some(listener) = self.listeners.get(&handle) {
-            if kind == CmEventKind::DeviceRemoval {
+        if kind == CmEventKind::DeviceRemoval {
+            let listener = self.listeners.get(&handle).map(|l| &l.id);
+            let conn = self.conns.get(&handle).and_then(|c| c.id.as_ref());
+            let device = listener.or(conn).and_then(|id| self.fabric.device_name(id));
+            if let Some(listener) = self.listeners.remove(&handle) {
                 tracing::warn!(at = %listener.at, "the device of a listener was removed");
-                if let Some(listener) = self.listeners.remove(&handle) {
-                    self.by_id.remove(&id);
-                    self.fabric.destroy_id(listener.id);
-                }
+                self.by_id.remove(&id);
+                self.fabric.destroy_id(listener.id);
             }
-            return;
+            if let Some(device) = device {
+                self.begin_removal(device);
+            }
         }
-        if let Some(conn) = self.conns.get_mut(&handle) {
-            conn.hear(&event);
+        let conn = self.conns.get_mut(&handle);
+        if conn.is_some_and(|conn| !conn.hear(&event)) {
+            return self.feed(handle, Input::Close(CloseReason::Local));
         }
         self.feed(handle, Input::Cm(kind, status));
     }
@@ -106,6 +113,14 @@ impl<F: Fabric> Control<F> {
                 return self.refuse(id, &answer);
             }
         };
+        let hello = offer.framed.then(|| Hello::parse(data.as_slice()));
+        let hello = match hello.transpose() {
+            Ok(hello) => hello,
+            Err(error) => {
+                tracing::warn!(%peer, %error, "a request was refused");
+                return self.refuse(id, &refuse_with(error.into()));
+            }
+        };
         let mut params = self.params(&offer);
         params.responder_resources = params.responder_resources.min(responder_resources);
         params.initiator_depth = params.initiator_depth.min(initiator_depth);
@@ -113,7 +128,7 @@ impl<F: Fabric> Control<F> {
         let machine = Machine::passive(&mut actions);
         let handle = self.record(machine, id, offer, params, peer);
         if let Some(conn) = self.conns.get_mut(&handle) {
-            conn.peer_data = data;
+            (conn.peer_data, conn.hello) = (data, hello);
         }
         self.todo.push_back((handle, actions));
     }
@@ -182,7 +197,7 @@ impl<F: Fabric> Control<F> {
                 .events
                 .pop_batch(EVENTS_MAX, |e| events.push(e));
             for event in events {
-                self.on_worker_event(event);
+                self.on_worker_event(worker, event);
                 self.work_off();
             }
             let post = &mut self.posts[worker];
@@ -196,7 +211,7 @@ impl<F: Fabric> Control<F> {
         work
     }
 
-    fn on_worker_event(&mut self, event: Event<F>) {
+    fn on_worker_event(&mut self, worker: usize, event: Event<F>) {
         tracing::debug!(?event, "worker event");
         let (conn, input) = match event {
             Event::Armed(conn, posted) => {
@@ -217,6 +232,12 @@ impl<F: Fabric> Control<F> {
                 (conn, Input::Drained)
             }
             Event::Released(conn) => (conn, Input::Released),
+            Event::LaneDropped(lane) => {
+                if let Some(link) = self.posts[worker].link.lanes.get_mut(usize::from(lane)) {
+                    link.cq = None;
+                }
+                return;
+            }
         };
         if let Some(handle) = self.by_conn.get(&conn).copied() {
             self.feed(handle, input);

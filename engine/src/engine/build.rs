@@ -91,7 +91,7 @@ fn build_worker<F: Fabric>(
         });
         links.push(LaneLink {
             device: lane.device.clone(),
-            cq,
+            cq: Some(cq),
             spec: QpSpec {
                 send_depth: lane.send_depth,
                 recv_depth: lane.recv_depth,
@@ -99,6 +99,7 @@ fn build_worker<F: Fabric>(
                 access: crate::types::Access::NONE,
             },
             connections_max: lane.connections_max,
+            buffer_bytes: plan.pool.slot_bytes,
             grant,
         });
     }

@@ -135,7 +135,7 @@ fn run_worker<F: Fabric, S: Service>(
             return Err(EngineError::Stopped);
         }
     };
-    let exposures = Exposures::default();
+    let exposures = Exposures::new(devices);
     let info = WorkerInfo {
         number,
         core: plan.core,
@@ -143,9 +143,7 @@ fn run_worker<F: Fabric, S: Service>(
         clock,
         expose: {
             let exposures = exposures.clone();
-            Rc::new(move |bytes, hugepages, access| {
-                exposures.expose(&devices, bytes, hugepages, access)
-            })
+            Rc::new(move |bytes, hugepages, access| exposures.expose(bytes, hugepages, access))
         },
     };
     let setup = WorkerSetup {
@@ -157,6 +155,7 @@ fn run_worker<F: Fabric, S: Service>(
         counters,
         idle: plan.idle,
         close_deadline,
+        exposures,
     };
     let mut worker = Worker::new(setup, service(info));
     let _ = ready.send(Ok(()));

@@ -102,6 +102,9 @@ pub trait Fabric: Sized + Send + 'static {
 
     /// Devices found when the fabric was opened.
     fn devices(&self) -> Vec<Self::Device>;
+    /// The device goes away and nothing of ours is left on it: lets go of it, so that the connection
+    /// manager can close it. False while it is not closed: to be called again.
+    fn forget_device(&mut self, name: &str) -> bool;
     /// Limits of a device.
     fn limits(device: &Self::Device) -> &DeviceLimits;
     /// Creates a CQ and what belongs to it.

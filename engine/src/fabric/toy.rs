@@ -70,6 +70,10 @@ struct State {
     qps: Vec<QpState>,
     /// Completions that wait on each lane.
     cqs: Vec<VecDeque<ToyWc>>,
+    /// Private data of every connect, accept and reject.
+    said: Vec<(IdKey, PrivateData)>,
+    /// Devices that control let go of.
+    forgotten: Vec<String>,
 }
 
 /// The fabric; clones are the test's hands on it.
@@ -117,6 +121,22 @@ impl Toy {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A test that failed under the lock has said why already.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&self, id: &ToyId, data: &PrivateData) {
+        self.lock().said.push((IdKey(id.0), *data));
+    }
+
+    /// Private data that was last sent on an id.
+    pub(crate) fn said(&self, id: IdKey) -> Option<PrivateData> {
+        let state = self.lock();
+        let said = state.said.iter().rev().find(|(of, _)| *of == id);
+        said.map(|(_, data)| *data)
+    }
+
+    /// Devices that control let go of.
+    pub(crate) fn forgotten(&self) -> Vec<String> {
+        self.lock().forgotten.clone()
     }
 
     /// The connection manager says `kind` of an id.
@@ -232,6 +252,10 @@ impl Fabric for Toy {
     type QpControl = ToyQpControl;
     type Id = ToyId;
 
+    fn forget_device(&mut self, name: &str) -> bool {
+        self.lock().forgotten.push(name.into());
+        true
+    }
     fn devices(&self) -> Vec<ToyDevice> {
         vec![ToyDevice(DeviceLimits {
             name: DEVICE.into(),
@@ -343,8 +367,9 @@ impl Fabric for Toy {
         &mut self,
         id: &mut ToyId,
         _: &mut ToyQpControl,
-        _: &ConnParams,
+        params: &ConnParams,
     ) -> Result<(), FabricError> {
+        self.say(id, &params.private_data);
         self.call(id, Call::Connect, Step::Connect)
     }
     fn confirm(&mut self, id: &mut ToyId, _: &mut ToyQpControl) -> Result<(), FabricError> {
@@ -354,11 +379,13 @@ impl Fabric for Toy {
         &mut self,
         id: &mut ToyId,
         _: &mut ToyQpControl,
-        _: &ConnParams,
+        params: &ConnParams,
     ) -> Result<(), FabricError> {
+        self.say(id, &params.private_data);
         self.call(id, Call::Accept, Step::Accept)
     }
-    fn reject(&mut self, id: &mut ToyId, _: &PrivateData) -> Result<(), FabricError> {
+    fn reject(&mut self, id: &mut ToyId, data: &PrivateData) -> Result<(), FabricError> {
+        self.say(id, data);
         self.call(id, Call::Reject, Step::Reject)
     }
     fn notify_established(&mut self, id: &mut ToyId) {

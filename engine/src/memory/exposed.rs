@@ -13,7 +13,7 @@
     reason = "copies bytes that a peer may be writing at the same time"
 )]
 
-use super::{HugepagePolicy, Region, RegionError, Registration};
+use super::{HugepagePolicy, Region, RegionError, Registrar, Registration};
 use crate::types::{Access, RemoteRegion};
 use std::cell::RefCell;
 use std::fmt;
@@ -156,32 +156,47 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// What a worker has exposed, so that a device that goes away can be told of nothing any more.
-#[derive(Clone, Default)]
-pub struct Exposures(Rc<RefCell<Vec<Weak<Inner>>>>);
+/// The devices of a worker's lanes, and what it has exposed to their peers. When a device goes away,
+/// both forget it.
+pub struct Exposures<R>(Rc<Known<R>>);
 
-impl fmt::Debug for Exposures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Exposures({})", self.0.borrow().len())
+struct Known<R> {
+    registrars: RefCell<Vec<Option<R>>>,
+    exposed: RefCell<Vec<Weak<Inner>>>,
+}
+
+impl<R> Clone for Exposures<R> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
     }
 }
 
-impl Exposures {
-    /// Takes zeroed memory and has every lane's device register it: `registrars` in the order of lanes.
+impl<R> fmt::Debug for Exposures<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Exposures({})", self.0.exposed.borrow().len())
+    }
+}
+
+impl<R: Registrar> Exposures<R> {
+    /// The devices in the order of lanes.
+    #[must_use]
+    pub fn new(registrars: Vec<R>) -> Self {
+        Self(Rc::new(Known {
+            registrars: RefCell::new(registrars.into_iter().map(Some).collect()),
+            exposed: RefCell::default(),
+        }))
+    }
+
+    /// Takes zeroed memory and has every device register it.
     ///
     /// # Errors
     /// The memory is not to be had, or a device refused. Nothing is left registered.
-    pub fn expose<R>(
+    pub fn expose(
         &self,
-        registrars: &[R],
         bytes: usize,
         hugepages: HugepagePolicy,
         access: Access,
-    ) -> Result<ExposedMemory, ExposeError>
-    where
-        R: super::Registrar,
-        R::Registration: 'static,
-    {
+    ) -> Result<ExposedMemory, ExposeError> {
         let region = Arc::new(Region::allocate(bytes, hugepages)?);
         // Verbs want local write with every remote write.
         let granted = if access.is_remote_writable() {
@@ -189,10 +204,14 @@ impl Exposures {
         } else {
             access
         };
-        let register = |registrar: &R| {
-            let registration = registrar.register(Arc::clone(&region), granted);
-            registration.map(|r| Some(Box::new(r) as Box<dyn Registration>))
+        let register = |registrar: &Option<R>| {
+            let Some(registrar) = registrar else {
+                return Ok(None);
+            };
+            let registration = registrar.register(Arc::clone(&region), granted)?;
+            Ok(Some(Box::new(registration) as Box<dyn Registration>))
         };
+        let registrars = self.0.registrars.borrow();
         let lanes: io::Result<Registrations> = registrars.iter().map(register).collect();
         let lanes = lanes.map_err(|source| ExposeError::Register {
             bytes,
@@ -204,18 +223,21 @@ impl Exposures {
             access,
             lanes: RefCell::new(lanes),
         });
-        let mut all = self.0.borrow_mut();
+        let mut all = self.0.exposed.borrow_mut();
         all.retain(|known| known.strong_count() > 0);
         all.push(Rc::downgrade(&inner));
         Ok(ExposedMemory(inner))
     }
 
-    /// Ends the registrations on a lane whose device goes away.
+    /// The lane's device goes away: its registrations end here, and nothing names it any more.
     pub fn forget_lane(&self, lane: usize) {
-        for inner in self.0.borrow().iter().filter_map(Weak::upgrade) {
+        for inner in self.0.exposed.borrow().iter().filter_map(Weak::upgrade) {
             if let Some(registration) = inner.lanes.borrow_mut().get_mut(lane) {
                 *registration = None;
             }
+        }
+        if let Some(registrar) = self.0.registrars.borrow_mut().get_mut(lane) {
+            *registrar = None;
         }
     }
 }
@@ -223,7 +245,6 @@ impl Exposures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Registrar;
     use crate::types::{Lkey, Rkey};
     use std::cell::Cell;
 
@@ -274,9 +295,9 @@ mod tests {
     #[test]
     fn every_lane_has_a_key_until_its_device_is_gone() {
         let (devices, live, dropped) = devices(&[10, 20]);
-        let exposures = Exposures::default();
+        let exposures = Exposures::new(devices);
         let memory = exposures
-            .expose(&devices, 4096, HugepagePolicy::Off, Access::REMOTE_WRITE)
+            .expose(4096, HugepagePolicy::Off, Access::REMOTE_WRITE)
             .expect("memory");
         assert_eq!(live.get(), 2);
         let rkey = |lane| memory.remote_region(lane).map(|r| r.rkey());
@@ -294,8 +315,8 @@ mod tests {
     #[test]
     fn a_device_that_refuses_leaves_nothing_registered() {
         let (devices, live, dropped) = devices(&[10, 0]);
-        let error = Exposures::default()
-            .expose(&devices, 4096, HugepagePolicy::Off, Access::REMOTE_WRITE)
+        let error = Exposures::new(devices)
+            .expose(4096, HugepagePolicy::Off, Access::REMOTE_WRITE)
             .expect_err("the second refuses");
         assert!(error.to_string().contains("remote-write"), "{error}");
         assert_eq!(
@@ -307,8 +328,8 @@ mod tests {
     #[test]
     fn copies_stay_inside() {
         let (devices, ..) = devices(&[1]);
-        let memory = Exposures::default()
-            .expose(&devices, 4096, HugepagePolicy::Off, Access::REMOTE_WRITE)
+        let memory = Exposures::new(devices)
+            .expose(4096, HugepagePolicy::Off, Access::REMOTE_WRITE)
             .expect("memory");
         let size = memory.len();
         memory.copy_in(size - 3, b"abc").expect("the last bytes");

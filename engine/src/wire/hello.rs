@@ -13,10 +13,9 @@
 //! Magic and version stay where they are in every version, so that two versions can at least tell
 //! each other why they do not get on.
 //!
-//! Imports limits. Imported by refusal, flow and control.
+//! Imports nothing but wire's own numbers. Imported by refusal, flow and control.
 
 use super::{MESSAGE_BYTES_MIN, POSTED_MIN, RECV_DEPTH_MAX, RECV_DEPTH_MIN, VERSION, at, put};
-use crate::limits::PRIVATE_DATA_MAX;
 use std::fmt;
 
 const MAGIC: [u8; 4] = *b"SPWH";
@@ -231,10 +230,9 @@ impl Hello {
             return Err(HelloError::Silent);
         }
         // Shorter data is read as if it had been padded, and found out by `len`.
-        let came = data.len().min(PRIVATE_DATA_MAX);
         let mut bytes = [0; Self::BYTES];
-        let head = came.min(Self::BYTES);
-        bytes[..head].copy_from_slice(&data[..head]);
+        let known = data.len().min(Self::BYTES);
+        bytes[..known].copy_from_slice(&data[..known]);
 
         let magic = at(&bytes, 0);
         if magic != MAGIC {
@@ -247,7 +245,7 @@ impl Hello {
                 theirs: version,
             });
         }
-        if len < LEN || usize::from(len) > came {
+        if len < LEN || usize::from(len) > data.len() {
             return Err(HelloError::Field {
                 field: HelloField::Len,
                 value: u32::from(len),

@@ -28,7 +28,7 @@ mod region;
 pub use header::{HEADER_BYTES, Header, HeaderError, Kind};
 pub use hello::{Features, Hello, HelloError, HelloField};
 pub use refusal::Refusal;
-pub use region::{Access, OfferError, RegionId, RegionOffer};
+pub use region::{OfferError, RegionId, RegionOffer};
 
 #[cfg(test)]
 mod wire_tests;

@@ -44,6 +44,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             Command::Stop(conn, reason) => self.stop(conn, reason),
             Command::Flush(conn, time) => self.flush(conn, time),
             Command::QpGone(conn) => self.release(conn),
+            Command::DropLane(lane) => self.drop_lane(lane),
             Command::Exit => self.done = true,
         }
     }
@@ -108,6 +109,16 @@ impl<F: Fabric, S: Service> Worker<F, S> {
                 .blame(CloseReason::PostRefused(errno));
             self.ask_close(index);
         }
+    }
+
+    /// The device goes away: nothing of it may stay, or the kernel waits for ever.
+    fn drop_lane(&mut self, lane: u8) {
+        if let Some(state) = self.lanes.get_mut(usize::from(lane)) {
+            debug_assert!(state.connections == 0);
+            (state.lane, state.registration, state.polled) = (None, None, 0);
+        }
+        self.exposures.forget_lane(usize::from(lane));
+        self.outbox.push_back(Event::LaneDropped(lane));
     }
 
     /// Asks control, once, to close the connection. Nothing is posted on it from here on.

@@ -43,6 +43,8 @@ pub enum Command<F: Fabric> {
     Flush(ConnId, Duration),
     /// The QP is destroyed: what never completed is the pool's again. Answer Released.
     QpGone(ConnId),
+    /// The device goes away, and no connection is left on the lane: drop it, and answer LaneDropped.
+    DropLane(u8),
     /// No connection is left: end the loop.
     Exit,
 }
@@ -68,6 +70,8 @@ pub enum Event<F: Fabric> {
     },
     /// The worker has forgotten the connection.
     Released(ConnId),
+    /// Nothing of the lane is left on the worker.
+    LaneDropped(u8),
 }
 
 impl<F: Fabric> std::fmt::Debug for Handover<F> {
@@ -84,6 +88,7 @@ impl<F: Fabric> std::fmt::Debug for Command<F> {
             Self::Stop(c, reason) => write!(f, "Stop({c}, {reason:?})"),
             Self::Flush(c, time) => write!(f, "Flush({c}, {time:?})"),
             Self::QpGone(c) => write!(f, "QpGone({c})"),
+            Self::DropLane(lane) => write!(f, "DropLane({lane})"),
             Self::Exit => f.write_str("Exit"),
         }
     }
@@ -98,6 +103,7 @@ impl<F: Fabric> std::fmt::Debug for Event<F> {
             Self::Stopped(c) => write!(f, "Stopped({c})"),
             Self::Drained { conn, missing, .. } => write!(f, "Drained({conn}, {missing} missing)"),
             Self::Released(c) => write!(f, "Released({c})"),
+            Self::LaneDropped(lane) => write!(f, "LaneDropped({lane})"),
         }
     }
 }

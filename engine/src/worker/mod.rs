@@ -38,8 +38,8 @@ pub use service::{
 pub(crate) use wr_id::GENERATIONS;
 
 use crate::fabric::{Fabric, Lane};
-use crate::limits::POLL_BATCH_MAX;
-use crate::memory::{Pool, Registrar, Registration};
+use crate::limits::{LANES_MAX, POLL_BATCH_MAX};
+use crate::memory::{Exposures, Pool, Registrar, Registration};
 use crate::metrics::CounterWriter;
 use crate::types::{CoreId, IdlePolicy, Lkey, Nanos};
 use connection::Table;
@@ -78,6 +78,8 @@ pub struct WorkerSetup<F: Fabric> {
     pub idle: IdlePolicy,
     /// How long a close waits for sends that are out.
     pub close_deadline: Duration,
+    /// Memory of the service's that peers have access to.
+    pub exposures: Exposures<F::Device>,
 }
 
 impl<F: Fabric> std::fmt::Debug for WorkerSetup<F> {
@@ -98,14 +100,15 @@ impl<F: Fabric> std::fmt::Debug for LaneSetup<F> {
 
 /// One device as this worker uses it.
 struct LaneState<F: Fabric> {
-    lane: F::Lane,
+    /// `None` once the device is removed.
+    lane: Option<F::Lane>,
     lkey: Lkey,
     /// Places of it that are taken; it is polled while there is one.
     connections: u32,
     /// Completions in `wcs` that wait to be served.
     polled: usize,
     wcs: Box<[<F::Lane as Lane>::Wc]>,
-    _registration: RegistrationOf<F>,
+    registration: Option<RegistrationOf<F>>,
 }
 
 impl<F: Fabric> LaneState<F> {
@@ -113,8 +116,11 @@ impl<F: Fabric> LaneState<F> {
     /// connections still completes is of the past: it is polled out when there is one again.
     #[inline]
     fn poll(&mut self) -> usize {
-        if self.polled == 0 && self.connections > 0 {
-            self.polled = self.lane.poll(&mut self.wcs);
+        if self.polled == 0
+            && self.connections > 0
+            && let Some(lane) = &mut self.lane
+        {
+            self.polled = lane.poll(&mut self.wcs);
         }
         self.polled
     }
@@ -128,7 +134,7 @@ pub struct Worker<F: Fabric, S: Service> {
     core: Core,
     service: S,
     mailbox: WorkerEnd<F>,
-    /// Events that wait for room in the ring; bounded by five a connection.
+    /// Events that wait for room in the ring; bounded by five a connection and one a lane.
     outbox: VecDeque<Event<F>>,
     /// Connections with receives to post.
     hungry: Vec<u16>,
@@ -137,6 +143,7 @@ pub struct Worker<F: Fabric, S: Service> {
     /// One of them misses half.
     repost_first: bool,
     recv_chain: Box<RecvChain>,
+    exposures: Exposures<F::Device>,
     idle: IdlePolicy,
     /// Turns since the last busy one.
     idle_turns: u32,
@@ -158,12 +165,12 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         let table = Table::new(setup.number, &capacities);
         let places = table.len();
         let lanes = setup.lanes.into_iter().map(|l| LaneState {
-            lane: l.lane,
+            lane: Some(l.lane),
             lkey: l.registration.lkey(),
             connections: 0,
             polled: 0,
             wcs: vec![F::Lane::blank(); POLL_BATCH_MAX].into_boxed_slice(),
-            _registration: l.registration,
+            registration: Some(l.registration),
         });
         Self {
             qps: (0..places).map(|_| None).collect(),
@@ -181,11 +188,12 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             },
             service,
             mailbox: setup.mailbox,
-            outbox: VecDeque::with_capacity(5 * places + 1),
+            outbox: VecDeque::with_capacity(5 * places + LANES_MAX),
             hungry: Vec::with_capacity(places),
             repost_due: false,
             repost_first: false,
             recv_chain: Box::new(RecvChain::new()),
+            exposures: setup.exposures,
             idle: setup.idle,
             idle_turns: 0,
             done: false,

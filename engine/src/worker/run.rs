@@ -55,7 +55,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         let mut events = Events::new();
         epoll.add(wake.fd(), 0)?;
         for (lane, token) in self.lanes.iter().zip(1..) {
-            if let Some(fd) = lane.lane.event_fd() {
+            if let Some(fd) = lane.lane.as_ref().and_then(Lane::event_fd) {
                 epoll.add(fd, token)?;
             }
         }
@@ -82,8 +82,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         events: &mut Events,
     ) -> io::Result<()> {
         self.mailbox.sleeper.prepare();
-        for lane in &mut self.lanes {
-            lane.lane.arm().map_err(io::Error::from_raw_os_error)?;
+        for lane in self.lanes.iter_mut().filter_map(|l| l.lane.as_mut()) {
+            lane.arm().map_err(io::Error::from_raw_os_error)?;
         }
         if self.turn(clock.now()) == Turn::Busy || self.done {
             self.mailbox.sleeper.cancel();
@@ -98,8 +98,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         let woken = epoll.wait(Some(most), events).map(drop);
         self.mailbox.sleeper.woke();
         wake.drain()?;
-        for lane in &mut self.lanes {
-            lane.lane.drain_events();
+        for lane in self.lanes.iter_mut().filter_map(|l| l.lane.as_mut()) {
+            lane.drain_events();
         }
         woken
     }

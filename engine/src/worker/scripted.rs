@@ -18,6 +18,7 @@ pub(crate) enum Order {
     Stop(ConnId, CloseReason),
     Flush(ConnId),
     QpGone(ConnId),
+    DropLane(u8),
     Exit,
 }
 
@@ -30,6 +31,7 @@ pub(crate) enum Answer {
     Stopped(ConnId),
     Drained(ConnId),
     Released(ConnId),
+    LaneDropped(u8),
 }
 
 /// The worker's end; dropping it is the death of the worker.
@@ -65,6 +67,7 @@ impl<F: Fabric> Scripted<F> {
                 assert!(!self.qps.contains_key(&conn), "the QP is still here");
                 Order::QpGone(conn)
             }
+            Command::DropLane(lane) => Order::DropLane(lane),
             Command::Exit => {
                 self.told_to_exit = true;
                 Order::Exit
@@ -90,6 +93,7 @@ impl<F: Fabric> Scripted<F> {
                 Event::Drained { conn, qp, missing }
             }
             Answer::Released(conn) => Event::Released(conn),
+            Answer::LaneDropped(lane) => Event::LaneDropped(lane),
         };
         assert!(self.end.events.push(event).is_ok(), "room for an event");
     }
@@ -103,6 +107,7 @@ impl<F: Fabric> Scripted<F> {
             }
             Some(Order::Flush(conn)) => self.say(Answer::Drained(conn)),
             Some(Order::QpGone(conn)) => self.say(Answer::Released(conn)),
+            Some(Order::DropLane(lane)) => self.say(Answer::LaneDropped(lane)),
             Some(Order::Stop(..) | Order::Established(..) | Order::Exit) => {}
             None => return false,
         }

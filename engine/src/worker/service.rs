@@ -9,6 +9,7 @@
 use super::Io;
 use crate::fabric::{PrivateData, WcStatus};
 use crate::memory::Buffer;
+use crate::wire::Hello;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -107,8 +108,10 @@ pub struct Peer {
     pub initiator_depth: u8,
     /// READs and atomics that the peer may have outstanding here.
     pub responder_resources: u8,
-    /// The word given to `connect`; 0 for a connection that was accepted.
+    /// The word given to `connect`, or by whoever accepted.
     pub tag: u64,
+    /// What a framed peer says of itself; `None` in raw mode.
+    pub hello: Option<Hello>,
 }
 
 /// Why a connection ended.

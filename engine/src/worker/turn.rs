@@ -101,10 +101,12 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         if !matches!(c.phase, Phase::Open | Phase::Closing(_)) {
             return;
         }
-        let Some(qp) = &mut self.qps[usize::from(index)] else {
+        let (Some(qp), Some(lane)) = (
+            &mut self.qps[usize::from(index)],
+            &mut self.lanes[usize::from(c.lane)].lane,
+        ) else {
             return;
         };
-        let lane = &mut self.lanes[usize::from(c.lane)].lane;
         loop {
             let chain = c.sends.chain();
             if chain.is_empty() {
@@ -183,10 +185,12 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     /// Fills and posts vacant receives for as long as the pool has slots.
     pub(super) fn post_vacant(&mut self, index: u16) -> Result<(), i32> {
         let c = self.core.table.at(index);
-        let Some(qp) = &mut self.qps[usize::from(index)] else {
+        let (Some(qp), Some(lane)) = (
+            &mut self.qps[usize::from(index)],
+            &mut self.lanes[usize::from(c.lane)].lane,
+        ) else {
             return Ok(());
         };
-        let lane = &mut self.lanes[usize::from(c.lane)].lane;
         while c.recvs.vacant() > 0 && self.core.pool.free() > 0 {
             let chain = &mut *self.recv_chain;
             // A pool that runs dry is seen below: something stays vacant.

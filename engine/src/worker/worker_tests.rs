@@ -102,6 +102,7 @@ enum Answer {
     Stopped(ConnId),
     Drained(ConnId, u32),
     Released(ConnId),
+    LaneDropped(u8),
 }
 
 /// Places, depths and slots of a bench.
@@ -168,6 +169,7 @@ impl Bench {
             counters: writer,
             idle: IdlePolicy::Spin,
             close_deadline: CLOSE_DEADLINE,
+            exposures: crate::memory::Exposures::new(vec![device]),
         };
         Self {
             worker: Worker::new(setup, Recorder::default()),
@@ -191,6 +193,7 @@ impl Bench {
             initiator_depth: 1,
             responder_resources: 1,
             tag: 0,
+            hello: None,
         }
     }
 
@@ -275,6 +278,7 @@ impl Bench {
                     Answer::Drained(conn, missing)
                 }
                 Event::Released(conn) => Answer::Released(conn),
+                Event::LaneDropped(lane) => Answer::LaneDropped(lane),
             });
         }
         answers

@@ -11,6 +11,7 @@ fn peer(role: Role, data: &[u8], tag: u64, id: IdKey) -> Peer {
         initiator_depth: 2,
         responder_resources: 4,
         tag,
+        hello: None,
     }
 }
 

@@ -244,6 +244,40 @@ fn a_removed_device_takes_listeners_and_connections() {
         notices[..],
         [Notice::Closed(_, CloseReason::DeviceRemoved)]
     ));
+    assert_eq!(b.toy.forgotten(), [DEVICE]);
+    // Nothing connects there any more.
+    let (handle, id) = b.connect();
+    b.cm(id, CmEventKind::AddrResolved);
+    b.cm(id, CmEventKind::RouteResolved);
+    assert_eq!(b.control.state(handle), None);
+    b.finish();
+}
+
+#[test]
+fn a_removed_device_is_let_go_only_when_every_lane_is_dropped() {
+    let mut b = Bench::new(2, 1);
+    let (_, id, conn) = b.up();
+    b.cm(id, CmEventKind::DeviceRemoval);
+    let orders = b.worker().orders();
+    assert_eq!(orders, [Order::Stop(conn, CloseReason::DeviceRemoved)]);
+    assert_eq!(b.toy.forgotten(), [""; 0], "a connection is left");
+    // The second worker has nothing on it, and is told when the first one's connection has ended.
+    assert_eq!(b.workers[1].as_mut().expect("alive").orders(), []);
+    b.say(Answer::Stopped(conn));
+    assert_eq!(b.worker().orders(), [Order::Flush(conn)]);
+    b.say(Answer::Drained(conn));
+    assert_eq!(b.worker().orders(), [Order::QpGone(conn)]);
+    b.say(Answer::Released(conn));
+    assert_eq!(b.worker().orders(), [Order::DropLane(0)]);
+    let idle = b.workers[1].as_mut().expect("alive");
+    assert_eq!(idle.orders(), [Order::DropLane(0)]);
+    b.say(Answer::LaneDropped(0));
+    assert_eq!(b.toy.forgotten(), [""; 0], "a lane is left");
+    // One that is lost takes its lane with it.
+    b.workers[1] = None;
+    b.turn();
+    b.turn();
+    assert_eq!(b.toy.forgotten(), [DEVICE]);
     b.finish();
 }
 

@@ -115,6 +115,7 @@ impl Script {
                     Some(Order::Stop(conn, _)) => worker.say(Answer::Stopped(conn)),
                     Some(Order::Flush(conn)) => worker.say(Answer::Drained(conn)),
                     Some(Order::QpGone(conn)) => worker.say(Answer::Released(conn)),
+                    Some(Order::DropLane(lane)) => worker.say(Answer::LaneDropped(lane)),
                     Some(Order::Established(..) | Order::Exit) | None => {}
                 }
             }

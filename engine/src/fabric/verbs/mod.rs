@@ -84,6 +84,11 @@ impl Fabric for Verbs {
         self.devices.clone()
     }
 
+    fn forget_device(&mut self, name: &str) -> bool {
+        self.devices.retain(|device| device.limits().name != name);
+        !open::is_listed(name)
+    }
+
     fn limits(device: &Device) -> &DeviceLimits {
         device.limits()
     }

@@ -53,6 +53,23 @@ pub(super) fn devices() -> Result<Vec<Device>, FabricError> {
     Ok(devices)
 }
 
+/// Whether librdmacm still has a device. Asking makes it look, and close what is gone
+/// (`rdma_get_devices(3)`).
+pub(super) fn is_listed(wanted: &str) -> bool {
+    let mut count = 0;
+    // SAFETY: as in `devices`.
+    let list = unsafe { rdma_get_devices(&raw mut count) };
+    if list.is_null() {
+        return false;
+    }
+    let count = usize::try_from(count).unwrap_or(0);
+    // SAFETY: the list has `count` entries, of live contexts.
+    let listed = (0..count).any(|i| name(unsafe { *list.add(i) }) == wanted);
+    // SAFETY: as in `devices`.
+    unsafe { rdma_free_devices(list) };
+    listed
+}
+
 pub(super) fn no_devices(source: io::Error) -> FabricError {
     FabricError::new(Step::Open, "this host", source).advise(
         "Verbs need librdmacm1, libibverbs1 and ibverbs-providers (apt), the kernel modules \

@@ -85,6 +85,9 @@ impl Fabric for Bare {
     type QpControl = Half;
     type Id = ();
 
+    fn forget_device(&mut self, _: &str) -> bool {
+        unreachable!()
+    }
     fn devices(&self) -> Vec<BareDevice> {
         unreachable!()
     }

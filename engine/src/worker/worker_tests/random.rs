@@ -217,6 +217,7 @@ impl Script {
                 Answer::Stopped(conn) => (conn, Some(Stage::Stopped)),
                 Answer::Drained(conn, _) => (conn, Some(Stage::Drained)),
                 Answer::Released(conn) => (conn, None),
+                Answer::LaneDropped(_) => unreachable!("no device goes away here"),
             };
             let past = self.past.iter_mut().find(|p| p.conn == conn);
             past.expect("a life").answers.push(answer);

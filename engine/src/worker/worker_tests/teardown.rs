@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fabric::WcStatus;
+use crate::fabric::toy::QpEnd;
 
 const LOCAL: CloseReason = CloseReason::Local;
 
@@ -206,4 +207,26 @@ fn others_are_served_while_one_drains() {
         assert_eq!(b.turn_seen(), [done]);
     }
     assert_eq!(b.answers(), [Answer::Stopped(dying)]);
+}
+
+#[test]
+fn a_lane_is_dropped_when_its_device_goes_away() {
+    let mut b = Bench::new(SMALL);
+    let (conn, qp) = b.up(0);
+    b.end(conn, qp);
+    let Bench {
+        toy,
+        mut worker,
+        mut control,
+        now,
+        ..
+    } = b;
+    assert!(control.commands.push(Command::DropLane(0)).is_ok());
+    worker.turn(now);
+    assert!(matches!(control.events.pop(), Ok(Event::LaneDropped(0))));
+    assert!(worker.lanes[0].lane.is_none() && worker.lanes[0].registration.is_none());
+    // Turns go on, and the pool is whole.
+    worker.turn(now);
+    assert_eq!(worker.core.pool.free(), SMALL.slots);
+    assert_eq!(toy.qp_ends(), [QpEnd::Destroyed]);
 }

@@ -1,0 +1,60 @@
+//! The framed handshake: each side's hello, and what is said to those who have none.
+//!
+//! A request and its answer carry a [`Hello`]; a rejection carries a [`Refusal`], which the other side
+//! prints. Raw mode puts the embedder's bytes there and nothing of ours.
+
+use super::{Conn, Control, Handle};
+use crate::fabric::{Fabric, FabricError, PrivateData, Step};
+use crate::wire::{Hello, Refusal};
+use std::io;
+
+impl<F: Fabric> Control<F> {
+    /// Puts the hello of a framed connection into what is sent next. Receives are posted by now.
+    pub(super) fn say_hello(&mut self, handle: Handle) -> Result<(), FabricError> {
+        let Some(conn) = self.conns.get_mut(&handle).filter(|c| c.offer.framed) else {
+            return Ok(());
+        };
+        let Some(place) = conn.place else {
+            return Ok(());
+        };
+        let lane = &self.posts[place.worker].link.lanes[place.lane];
+        let hello = Hello::new(lane.spec.recv_depth, conn.posted, lane.buffer_bytes);
+        let hello = hello.map_err(|error| {
+            FabricError::new(Step::Connect, &conn.peer_endpoint, io::Error::other(error)).advise(
+                "Framed mode needs [queues] recv_depth of 4 and [pool] slots for it, and [pool] \
+                 slot_bytes of 64",
+            )
+        })?;
+        conn.params.private_data = PrivateData::received(&hello.encode());
+        Ok(())
+    }
+
+    /// What a request that this side cannot serve is rejected with.
+    pub(super) fn refusal(&self, handle: Handle) -> PrivateData {
+        let framed = self.conns.get(&handle).is_some_and(|c| c.offer.framed);
+        match (framed, self.stopping) {
+            (false, _) => PrivateData::EMPTY,
+            (true, true) => refuse_with(Refusal::ShuttingDown),
+            (true, false) => refuse_with(Refusal::Full),
+        }
+    }
+}
+
+impl<F: Fabric> Conn<F> {
+    /// Reads the peer's hello; an error is kept for the report. True when the connection may go on.
+    pub(super) fn hear_hello(&mut self) -> bool {
+        if !self.offer.framed {
+            return true;
+        }
+        match Hello::parse(self.peer_data.as_slice()) {
+            Ok(hello) => self.hello = Some(hello),
+            Err(error) => self.hello_error = Some(error),
+        }
+        self.hello_error.is_none()
+    }
+}
+
+/// A refusal as private data.
+pub(super) fn refuse_with(refusal: Refusal) -> PrivateData {
+    PrivateData::received(&refusal.encode())
+}
