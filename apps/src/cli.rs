@@ -1,5 +1,6 @@
 //! The command line. Help fits a screen.
 
+use crate::rping::{SIZE_MAX, SIZE_MIN};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 use spinwire::fabric::Url;
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Measure against a `spinwire serve`
     Bench(BenchArgs),
+    /// Ping like librdmacm's rping, by READ and WRITE, with every byte checked
+    Rping(RpingArgs),
     /// List devices, ports, GIDs and limits
     Devices(DevicesArgs),
 }
@@ -106,6 +109,31 @@ pub(crate) struct BenchArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct RpingArgs {
+    /// Server: rdma://HOST:PORT
+    #[arg(required_unless_present = "server", conflicts_with = "server")]
+    pub(crate) url: Option<Url>,
+    /// Be the server
+    #[arg(long, requires = "listen")]
+    pub(crate) server: bool,
+    /// Address for the server to listen on: rdma://HOST:PORT
+    #[arg(long, value_name = "URL", requires = "server", conflicts_with = "url")]
+    pub(crate) listen: Option<Url>,
+    /// Exchanges to do or serve; without it until a signal
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// Bytes of a ping, by default 64; for a server the most to take, by default 65535
+    #[arg(long, value_name = "BYTES",
+          value_parser = clap::value_parser!(u32).range(i64::from(SIZE_MIN)..=i64::from(SIZE_MAX)))]
+    pub(crate) size: Option<u32>,
+    /// Print one JSON document instead of the line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct DevicesArgs {
     /// Print one JSON document instead of the tables
     #[arg(long)]
@@ -140,7 +168,7 @@ mod tests {
     #[test]
     fn the_definition_is_sound_and_help_fits_a_screen() {
         Cli::command().debug_assert();
-        for sub in ["serve", "bench", "devices"] {
+        for sub in ["serve", "bench", "rping", "devices"] {
             let help = Cli::try_parse_from(["spinwire", sub, "--help"]).unwrap_err();
             let help = help.to_string();
             assert!(help.lines().count() <= 24, "{help}");
@@ -188,11 +216,26 @@ mod tests {
             "spinwire bench rdma://h:1 --size -1",
             "spinwire serve",
             "spinwire serve --listen rdma://h:1 --config f --worker-core 1",
+            "spinwire rping",
+            "spinwire rping --server",
+            "spinwire rping --listen rdma://h:1",
+            "spinwire rping rdma://h:1 --server --listen rdma://h:1",
+            "spinwire rping rdma://h:1 --listen rdma://h:1",
+            "spinwire rping rdma://h:1 --count 0",
+            "spinwire rping rdma://h:1 --size 22",
+            "spinwire rping rdma://h:1 --size 8388609",
         ] {
             assert!(Cli::try_parse_from(args.split(' ')).is_err(), "{args}");
         }
         let good =
             "spinwire bench rdma://[::1]:7471 --op send --mode latency --size 8 --iters 9 --json";
         assert!(Cli::try_parse_from(good.split(' ')).is_ok());
+        for good in [
+            "spinwire rping --server --listen rdma://h:1",
+            "spinwire rping --server --listen rdma://h:1 --count 9 --size 8388608 --json",
+            "spinwire rping rdma://h:1 --count 9 --size 23 --json --worker-core 0",
+        ] {
+            assert!(Cli::try_parse_from(good.split(' ')).is_ok(), "{good}");
+        }
     }
 }

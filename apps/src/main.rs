@@ -1,7 +1,7 @@
 //! `spinwire`: serve, measure and inspect RDMA from the command line.
 //!
 //! ```text
-//!  cli (arguments) ─► serve · bench · devices ─► spinwire::Engine
+//!  cli (arguments) ─► serve · bench · rping · devices ─► spinwire::Engine
 //!                     setup (core map or defaults ─► plan)   report (table, JSON)
 //! ```
 //! Exit status: 0 done, 1 failed, 2 wrong usage.
@@ -11,6 +11,7 @@ mod cli;
 mod devices;
 mod echo;
 mod report;
+mod rping;
 mod serve;
 mod setup;
 mod stats;
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let level = match cli.command {
         Command::Serve(_) => "info",
-        Command::Bench(_) | Command::Devices(_) => "warn",
+        Command::Bench(_) | Command::Rping(_) | Command::Devices(_) => "warn",
     };
     let filter = EnvFilter::try_from_env("SPINWIRE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Rping(args) => rping::run(&args),
         Command::Devices(args) => devices::run(&args),
     };
     match result {

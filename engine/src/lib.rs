@@ -15,6 +15,7 @@ pub mod control;
 mod engine;
 pub mod fabric;
 pub mod flow;
+pub mod framed;
 pub mod limits;
 pub mod memory;
 pub mod metrics;

@@ -47,7 +47,7 @@
 //! is sent, at most `o` of them come, and then none. With traffic one way, one Credits message
 //! follows `T` − 1 messages or more.
 //!
-//! Imports wire. Imported by worker.
+//! Imports wire. Imported by framed.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use crate::wire::{Hello, POSTED_MIN, RECV_DEPTH_MAX, RECV_DEPTH_MIN};

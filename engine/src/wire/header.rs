@@ -9,8 +9,7 @@
 //! `posted` is how credits travel. It is a count that only grows, so one that comes late or comes
 //! again does no harm, and a message that goes anyway carries credits for nothing.
 //!
-//! Imports region, for the lengths of its payloads. Imported by worker.
-#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+//! Imports region, for the lengths of its payloads. Imported by framed.
 
 use super::region::{RegionId, RegionOffer};
 use super::{at, put};

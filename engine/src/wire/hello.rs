@@ -13,7 +13,7 @@
 //! Magic and version stay where they are in every version, so that two versions can at least tell
 //! each other why they do not get on.
 //!
-//! Imports nothing but wire's own numbers. Imported by refusal, flow and control.
+//! Imports nothing but wire's own numbers. Imported by refusal, flow, framed and control.
 
 use super::{MESSAGE_BYTES_MIN, POSTED_MIN, RECV_DEPTH_MAX, RECV_DEPTH_MIN, VERSION, at, put};
 use std::fmt;

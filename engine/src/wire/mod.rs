@@ -18,7 +18,8 @@
 //! What is added without a new version goes to the end of the [`Hello`], whose length byte grows,
 //! or is a [`Features`] bit, of which only those count that both sides have.
 //!
-//! Imports limits and types. Imported by flow, worker and control.
+//! Imports limits and types. Imported by flow, framed and control.
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 mod header;
 mod hello;

@@ -10,7 +10,7 @@
 //! ```
 //! An offer is withdrawn by its id alone, eight bytes. The id is the offering side's to choose.
 //!
-//! Imports types. Imported by header and worker.
+//! Imports types. Imported by header and framed.
 
 use super::{at, put};
 use crate::types::{Access, RemoteRegion, Rkey};

@@ -62,6 +62,15 @@ pub(crate) struct Core {
     pub(crate) core: Option<CoreId>,
 }
 
+/// A connection that can post, as a layer on top sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Standing {
+    /// Operations that the send queue has room for.
+    pub(crate) room: u32,
+    /// Receives posted since the connection began, modulo 2^32.
+    pub(crate) receives_posted: u32,
+}
+
 /// A handler's hands.
 pub struct Io<'a> {
     core: &'a mut Core,
@@ -193,6 +202,39 @@ impl<'a> Io<'a> {
         Ok(())
     }
 
+    /// What a layer on top needs to know before it posts; `None` when nothing can be posted.
+    #[inline]
+    pub(crate) fn standing(&mut self, conn: ConnId) -> Option<Standing> {
+        let c = self.core.table.get(conn)?;
+        (c.phase == Phase::Open && c.announced).then(|| Standing {
+            room: c.sends.room(),
+            receives_posted: c.recvs.posted_total(),
+        })
+    }
+
+    /// Receives that the connection's queue holds; 0 when it is gone.
+    pub(crate) fn recv_depth(&mut self, conn: ConnId) -> u32 {
+        let c = self.core.table.get(conn);
+        c.map_or(0, |c| c.recvs.vacant() + c.recvs.outstanding())
+    }
+
+    /// Slots of this worker's pool.
+    pub(crate) fn pool_slots(&self) -> u32 {
+        self.core.pool.slots()
+    }
+
+    /// A layer on top kept a send back.
+    #[inline]
+    pub(crate) fn count_would_block(&self) {
+        self.core.counters.would_block.add(1);
+    }
+
+    /// The same hands, for a shorter time.
+    #[inline]
+    pub(crate) fn reborrow(&mut self) -> Io<'_> {
+        Io { core: self.core }
+    }
+
     /// Sends that the connection's queue has room for; 0 when it is closed.
     #[inline]
     #[must_use]
@@ -222,13 +264,18 @@ impl<'a> Io<'a> {
     /// Closes the connection once the sends so far have completed, or the drain deadline is over.
     /// Does nothing if it is closing or gone.
     pub fn close(&mut self, conn: ConnId) {
+        self.close_for(conn, super::CloseReason::Local);
+    }
+
+    /// The same, for a reason of a layer on top.
+    pub(crate) fn close_for(&mut self, conn: ConnId, reason: super::CloseReason) {
         let deadline = self.core.now + self.core.close_deadline;
         let Some(c) = self.core.table.get(conn) else {
             return;
         };
         if c.phase == Phase::Open {
             c.phase = Phase::Closing(deadline);
-            c.blame(super::CloseReason::Local);
+            c.blame(reason);
             if !c.timed {
                 c.timed = true;
                 self.core.timed.push(conn.index);

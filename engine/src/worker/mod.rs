@@ -30,10 +30,11 @@ mod worker_tests;
 mod wr_id;
 
 pub use connection::LaneCapacity;
+pub(crate) use io::Standing;
 pub use io::{Io, PostError, Rejected};
 pub use mailbox::{Command, ControlEnd, Event, Handover, WorkerEnd, mailbox};
 pub use service::{
-    CloseReason, Completed, ConnId, Message, Outcome, Peer, Role, Service, Token, Turn,
+    CloseReason, Completed, ConnId, Message, Outcome, Peer, Role, Service, Token, Turn, Violation,
 };
 pub(crate) use wr_id::GENERATIONS;
 

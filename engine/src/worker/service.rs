@@ -8,8 +8,9 @@
 
 use super::Io;
 use crate::fabric::{PrivateData, WcStatus};
+use crate::flow::Lie;
 use crate::memory::Buffer;
-use crate::wire::Hello;
+use crate::wire::{HeaderError, Hello, Kind, OfferError};
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -114,6 +115,23 @@ pub struct Peer {
     pub hello: Option<Hello>,
 }
 
+/// What a peer did that framed mode does not allow: nothing that follows could be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A message is not framed as this version frames.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// Its count of receives cannot be true.
+    #[error(transparent)]
+    Credits(#[from] Lie),
+    /// It offered memory that nobody can use.
+    #[error(transparent)]
+    Offer(#[from] OfferError),
+    /// It sent what the service on this side has no handler for.
+    #[error("the service on this side takes no {0:?}")]
+    Unserved(Kind),
+}
+
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
@@ -133,6 +151,8 @@ pub enum CloseReason {
     DeviceError,
     /// The engine stops.
     Shutdown,
+    /// The peer does not keep to framed mode.
+    Protocol(Violation),
 }
 
 impl fmt::Display for CloseReason {
@@ -149,6 +169,9 @@ impl fmt::Display for CloseReason {
             Self::DeviceRemoved => f.write_str("the device was removed"),
             Self::DeviceError => f.write_str("the device reported a fatal error of the queue pair"),
             Self::Shutdown => f.write_str("the engine stops"),
+            Self::Protocol(violation) => {
+                write!(f, "the peer does not keep to framed mode: {violation}")
+            }
         }
     }
 }

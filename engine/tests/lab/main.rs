@@ -7,10 +7,15 @@
 #![allow(unsafe_code, reason = "a counting allocator, and signals to children")]
 #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
+mod churn;
+mod early;
+mod framed;
 mod killed;
 mod modes;
 mod quiet;
 mod refusals;
+mod removal;
+mod rping;
 mod support;
 mod traffic;
 mod wire;

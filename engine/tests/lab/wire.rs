@@ -18,6 +18,7 @@ fn both_devices(core: usize) -> Plan {
 #[ignore = "needs the lab: scripts/test --lab"]
 fn wire_ping_pong() {
     let witness = Witness::new();
+    let before = packets();
     let server = start_echo(&both_devices(1));
     for (host, port) in [("10.9.0.1", 7301), ("10.9.0.2", 7302)] {
         server.listen(&url(host, port)).unwrap();
@@ -33,5 +34,14 @@ fn wire_ping_pong() {
         end(client);
     }
     end(server);
+    // 1500 messages each way, some of several packets.
+    let crossed = packets() - before;
+    assert!(crossed >= 3000, "{crossed} packets crossed the wire");
     witness.assert_unchanged();
+}
+
+/// Packets that left the first end of the wire.
+fn packets() -> u64 {
+    let text = std::fs::read_to_string("/sys/class/net/v0/statistics/tx_packets");
+    text.unwrap().trim().parse().unwrap()
 }

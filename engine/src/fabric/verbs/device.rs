@@ -9,7 +9,7 @@
 //! `Arc` of what it stands on, so nothing is destroyed under a user. Imports memory, types.
 #![allow(unsafe_code, reason = "libibverbs is C")]
 
-use super::open::errno;
+use super::open::{self, errno};
 use crate::fabric::{FabricError, Step};
 use crate::memory::{Access, Region, Registrar, Registration};
 use crate::sys::rlimit;
@@ -39,6 +39,25 @@ struct DeviceInner {
     limits: DeviceLimits,
     /// errno of the registration with relaxed ordering: 0 had, -1 not tried yet.
     relaxed_ordering: AtomicI32,
+    /// See [`cover_bad_page`].
+    cover: Option<NonNull<ibv_cq>>,
+}
+
+/// `SIW_VENDOR_ID` of the kernel's SoftiWARP.
+const SIW_VENDOR: u32 = 0x62_6d74;
+/// Entries of 32 B that fill more than 144 pages.
+const COVER_CQE: i32 = 32_768;
+
+/// SoftiWARP maps queues into one space of pages for each process. Its library takes a queue that
+/// begins at page 144 for one that could not be mapped (the kernel's `SIW_INVAL_UOBJ_KEY` is that very
+/// offset), so once queues fill 144 pages no QP or CQ can be created any more: with short queues at
+/// some 70 QPs. A CQ that nobody uses, created first, covers the page, and no queue begins there.
+fn cover_bad_page(context: *mut ibv_context) -> Option<NonNull<ibv_cq>> {
+    if open::vendor(context) != SIW_VENDOR {
+        return None;
+    }
+    // SAFETY: ibv_create_cq requires a live context; no channel is asked for.
+    NonNull::new(unsafe { ibv_create_cq(context, COVER_CQE, ptr::null_mut(), ptr::null_mut(), 0) })
 }
 
 // SAFETY: libibverbs is thread safe (its manual: "all functions may be called from every thread");
@@ -50,6 +69,10 @@ unsafe impl Sync for DeviceInner {}
 
 impl Drop for DeviceInner {
     fn drop(&mut self) {
+        if let Some(cover) = self.cover {
+            // SAFETY: ibv_destroy_cq requires a CQ that nothing completes on: no QP was given it.
+            let _ = unsafe { ibv_destroy_cq(cover.as_ptr()) };
+        }
         // SAFETY: ibv_dealloc_pd requires a PD without users; each MR, CQ, QP and parent domain of
         // ours holds an Arc of this value.
         let _ = unsafe { ibv_dealloc_pd(self.pd.as_ptr()) };
@@ -72,6 +95,7 @@ impl Device {
                 pd,
                 limits,
                 relaxed_ordering,
+                cover: cover_bad_page(context.as_ptr()),
             }),
         })
     }

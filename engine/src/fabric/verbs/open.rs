@@ -151,6 +151,16 @@ pub(super) fn limits(context: *mut ibv_context) -> Result<DeviceLimits, FabricEr
     })
 }
 
+/// Vendor of a device; 0 where it does not say.
+pub(super) fn vendor(context: *mut ibv_context) -> u32 {
+    let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
+    // SAFETY: as in `limits`.
+    let failed = unsafe { ibv_query_device(context, attr.as_mut_ptr()) };
+    // SAFETY: zero is a valid value, and the call wrote the rest.
+    let attr = unsafe { attr.assume_init() };
+    if failed == 0 { attr.vendor_id } else { 0 }
+}
+
 pub(super) fn query_port(context: *mut ibv_context, port: u8) -> io::Result<ibv_port_attr> {
     let mut attr = MaybeUninit::<ibv_port_attr>::zeroed();
     // SAFETY: ibv_query_port requires a live context and a zeroed attribute: an older library

@@ -1,0 +1,296 @@
+//! What a handler can do in framed mode. The only way to post there.
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+
+use super::conns::{Conns, Use};
+use super::{Frame, RegionId, RegionOffer, RequestId};
+use crate::memory::{Buffer, Exhausted, ExposedMemory};
+use crate::types::{CoreId, Nanos, RemoteRegion};
+use crate::wire::{Header, Kind};
+use crate::worker::{CloseReason, ConnId, Io, PostError, Rejected, Token, Violation};
+
+/// Why a frame was not taken. One variant for each decision that a caller can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The peer has no receive for it, or has not spoken first, or the send queue is full: try again
+    /// when [`writable`](super::Service::writable) says so.
+    #[error("the peer is not ready to receive, or the send queue is full")]
+    WouldBlock,
+    /// The connection is closing or gone.
+    #[error("the connection is closed")]
+    NotConnected,
+    /// The peer takes no frame so long, or the device sends none.
+    #[error("the frame is longer than the peer takes")]
+    TooLong,
+}
+
+/// The frame was not sent; here it is back.
+#[derive(Debug)]
+pub struct Refused {
+    /// The frame, its payload as it was.
+    pub frame: Frame,
+    /// Why.
+    pub reason: SendError,
+}
+
+/// Why an offer, or its withdrawal, was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OfferRefused {
+    /// As [`SendError::WouldBlock`].
+    #[error("the peer is not ready to receive, or the send queue is full")]
+    WouldBlock,
+    /// The connection is closing or gone, or its device is.
+    #[error("the connection is closed")]
+    NotConnected,
+    /// The pool has no buffer for it: try again when some came back.
+    #[error("every slot of the pool is in use")]
+    NoBuffer,
+    /// The memory gives peers no right: expose it for remote access.
+    #[error("the memory was exposed without a right for peers")]
+    NoRight,
+}
+
+/// A handler's hands.
+#[derive(Debug)]
+pub struct FramedIo<'a> {
+    io: Io<'a>,
+    conns: &'a mut Conns,
+}
+
+impl<'a> FramedIo<'a> {
+    #[inline]
+    pub(super) fn new(io: Io<'a>, conns: &'a mut Conns) -> Self {
+        Self { io, conns }
+    }
+
+    /// An empty frame in a buffer from the worker's pool.
+    ///
+    /// # Errors
+    /// Every slot is in use; the counter `pool_exhausted` says how often.
+    #[inline]
+    pub fn frame(&mut self) -> Result<Frame, Exhausted> {
+        self.io.alloc().map(Frame::new)
+    }
+
+    /// A plain buffer from the worker's pool, for [`read`](Self::read) and [`write`](Self::write).
+    ///
+    /// # Errors
+    /// Every slot is in use; the counter `pool_exhausted` says how often.
+    #[inline]
+    pub fn alloc(&mut self) -> Result<Buffer, Exhausted> {
+        self.io.alloc()
+    }
+
+    /// Asks the peer. Its answer comes to [`reply`](super::Service::reply) with the same `id`; the
+    /// frame comes back in `completed`, with `token`.
+    ///
+    /// # Errors
+    /// Nothing was sent; the frame comes back here.
+    #[inline]
+    pub fn request(
+        &mut self,
+        conn: ConnId,
+        question: Frame,
+        id: RequestId,
+        token: Token,
+    ) -> Result<(), Refused> {
+        self.send(conn, question, Kind::Request, id.0, token)
+    }
+
+    /// Answers the peer's request of this `id`. The frame comes back in `completed`, with `token`.
+    ///
+    /// # Errors
+    /// Nothing was sent; the frame comes back here.
+    #[inline]
+    pub fn reply(
+        &mut self,
+        conn: ConnId,
+        id: RequestId,
+        answer: Frame,
+        token: Token,
+    ) -> Result<(), Refused> {
+        self.send(conn, answer, Kind::Reply, id.0, token)
+    }
+
+    /// Sends what asks for no answer. The frame comes back in `completed`, with `token`.
+    ///
+    /// # Errors
+    /// Nothing was sent; the frame comes back here.
+    #[inline]
+    pub fn message(&mut self, conn: ConnId, message: Frame, token: Token) -> Result<(), Refused> {
+        self.send(conn, message, Kind::Message, 0, token)
+    }
+
+    #[inline]
+    fn send(
+        &mut self,
+        conn: ConnId,
+        frame: Frame,
+        kind: Kind,
+        request_id: u64,
+        token: Token,
+    ) -> Result<(), Refused> {
+        // The count of receives is put in last.
+        let header = Header {
+            kind,
+            posted: 0,
+            request_id,
+        };
+        let conns = &mut *self.conns;
+        conns.push(&mut self.io, conn, frame, header, Use::Frame, token)
+    }
+
+    /// Offers the peer memory, for READs and WRITEs of its own as the memory's access says. `id` names
+    /// the offer from here on, `kind` tells the peer's service what it is. The connection must allow
+    /// the access too: [`Offer::access`](crate::control::Offer::access).
+    ///
+    /// # Errors
+    /// The peer did not hear of it.
+    pub fn offer(
+        &mut self,
+        conn: ConnId,
+        memory: &ExposedMemory,
+        id: RegionId,
+        kind: u16,
+    ) -> Result<(), OfferRefused> {
+        let region = self.io.exposed(conn, memory);
+        let region = region.ok_or(OfferRefused::NotConnected)?;
+        let (addr, len, rkey) = (region.addr(), region.len(), region.rkey());
+        let offer = RegionOffer::new(id, addr, len, rkey, region.access(), kind);
+        let offer = offer.map_err(|_| OfferRefused::NoRight)?;
+        self.control(conn, Kind::Offer, &offer.encode())
+    }
+
+    /// Takes an offer back. The peer may still use the region until it has heard: a reply of its own
+    /// can say so. To end its access at once, drop the memory.
+    ///
+    /// # Errors
+    /// The peer did not hear of it.
+    pub fn withdraw(&mut self, conn: ConnId, id: RegionId) -> Result<(), OfferRefused> {
+        self.control(conn, Kind::Withdraw, &id.encode())
+    }
+
+    /// Sends a frame that the service hears no more of.
+    fn control(&mut self, conn: ConnId, kind: Kind, payload: &[u8]) -> Result<(), OfferRefused> {
+        let mut frame = self.frame().map_err(|_| OfferRefused::NoBuffer)?;
+        let copied = frame.copy_from(payload);
+        debug_assert!(copied.is_ok(), "control frames fit the least slot");
+        let header = Header {
+            kind,
+            posted: 0,
+            request_id: 0,
+        };
+        let conns = &mut *self.conns;
+        let pushed = conns.push(
+            &mut self.io,
+            conn,
+            frame,
+            header,
+            Use::Internal,
+            Token::default(),
+        );
+        pushed.map_err(|refused| match refused.reason {
+            SendError::WouldBlock => OfferRefused::WouldBlock,
+            // Every hello promises room for an offer.
+            SendError::NotConnected | SendError::TooLong => OfferRefused::NotConnected,
+        })
+    }
+
+    /// As [`Io::write`]. It needs no receive of the peer's, but leaves the send queue's last place.
+    ///
+    /// # Errors
+    /// Nothing was written; the buffer comes back here.
+    #[inline]
+    pub fn write(
+        &mut self,
+        conn: ConnId,
+        buffer: Buffer,
+        region: &RemoteRegion,
+        offset: u64,
+        token: Token,
+    ) -> Result<(), Rejected> {
+        if !self.conns.has_room(&mut self.io, conn) {
+            return Err(self.full(buffer));
+        }
+        let slot = buffer.slot();
+        self.io.write(conn, buffer, region, offset, token)?;
+        self.conns.begin(slot, Use::Write);
+        Ok(())
+    }
+
+    /// As [`Io::read`]. It needs no receive of the peer's, but leaves the send queue's last place.
+    ///
+    /// # Errors
+    /// Nothing was read; the buffer comes back here.
+    #[inline]
+    pub fn read(
+        &mut self,
+        conn: ConnId,
+        buffer: Buffer,
+        region: &RemoteRegion,
+        offset: u64,
+        token: Token,
+    ) -> Result<(), Rejected> {
+        if !self.conns.has_room(&mut self.io, conn) {
+            return Err(self.full(buffer));
+        }
+        let slot = buffer.slot();
+        self.io.read(conn, buffer, region, offset, token)?;
+        self.conns.begin(slot, Use::Read);
+        Ok(())
+    }
+
+    fn full(&self, buffer: Buffer) -> Rejected {
+        self.io.count_would_block();
+        Rejected {
+            buffer,
+            reason: PostError::WouldBlock,
+        }
+    }
+
+    /// Frames that would be taken now, as far as the peer and the send queue go; 0 when the
+    /// connection is closed.
+    #[must_use]
+    pub fn room(&mut self, conn: ConnId) -> u32 {
+        let standing = self.conns.standing(&mut self.io, conn);
+        standing.map_or(0, |(c, standing)| c.room(standing))
+    }
+
+    /// Closes the connection once what was sent so far has completed, or the drain deadline is over.
+    /// Does nothing if it is closing or gone.
+    pub fn close(&mut self, conn: ConnId) {
+        self.io.close(conn);
+    }
+
+    /// The peer did what framed mode does not allow. Nothing more is heard of it.
+    #[cold]
+    pub(super) fn condemn(&mut self, conn: ConnId, violation: Violation) {
+        tracing::warn!(%conn, %violation, "the peer does not keep to framed mode: closing");
+        self.conns.condemn(conn);
+        self.io.close_for(conn, CloseReason::Protocol(violation));
+    }
+
+    /// When this turn began.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.io.now()
+    }
+
+    /// Bytes of a buffer of this worker's pool.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> u32 {
+        self.io.buffer_bytes()
+    }
+
+    /// Number of this worker.
+    #[must_use]
+    pub fn worker(&self) -> u16 {
+        self.io.worker()
+    }
+
+    /// Core that this worker is pinned to.
+    #[must_use]
+    pub fn core(&self) -> Option<CoreId> {
+        self.io.core()
+    }
+}

@@ -1,0 +1,220 @@
+//! Framed mode: a [`worker::Service`](crate::worker::Service) that speaks the wire format, and calls
+//! a service of requests, replies and messages.
+//!
+//! ```text
+//!            worker::Service                               framed::Service
+//!  Worker ─── message ────► parse the header ─────────────► request, reply, message
+//!                           credits ─► Window               offered, withdrawn
+//!         ─── completed ──► whose was it? ────────────────► completed
+//!         ─── turn ───────► service, then those awake: ───► writable
+//!                           credits alone, where due
+//!  Io ◄── one frame ─────── FramedIo: room, credits, header ◄── request, reply, message, offer
+//! ```
+//! A frame leaves only while the peer has a receive for it ([`flow`](crate::flow)), so a slow peer is
+//! waited for here, and never met as RNR on the wire. Credits ride on every frame; they go alone
+//! only where the peer could run out and nothing else goes its way. Nothing of it is heard by the
+//! service.
+//!
+//! Both sides must agree on framed mode in the handshake: take
+//! [`Offer::framed`](crate::control::Offer::framed) for `connect` and `listen_with`.
+//!
+//! ```no_run
+//! use spinwire::framed::{Framed, FramedIo, Payload, RequestId, Service};
+//! use spinwire::worker::{ConnId, Token};
+//!
+//! /// Answers each request with what was asked.
+//! struct Echo;
+//!
+//! impl Service for Echo {
+//!     fn request(&mut self, io: &mut FramedIo<'_>, conn: ConnId, id: RequestId, question: Payload) {
+//!         // In the buffer that it came in. A real service keeps what is refused until `writable`.
+//!         if let Err(refused) = io.reply(conn, id, question.into_frame(), Token::default()) {
+//!             eprintln!("{conn}: {}", refused.reason);
+//!         }
+//!     }
+//! }
+//! # fn start(plan: spinwire::config::Plan) -> Result<(), Box<dyn std::error::Error>> {
+//! let engine = spinwire::Engine::start(&plan, |_| Framed::new(Echo))?;
+//! engine.listen_with(&"rdma://0.0.0.0:7471".parse()?, spinwire::control::Offer::framed())?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What a connection needs here: a send queue of at least two, one place of which is kept for
+//! credits; and one slot of the pool beside its receives and the service's buffers, kept for the
+//! same use.
+//!
+//! Imports worker, flow, wire, memory. Imported by programs. A turn allocates nothing: memory is taken
+//! when a connection comes up.
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+
+mod conns;
+mod frame;
+mod io;
+mod service;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use crate::wire::{RegionId, RegionOffer};
+pub use frame::{Frame, Payload};
+pub use io::{FramedIo, OfferRefused, Refused, SendError};
+pub use service::{Completed, Operation, RequestId, Service};
+
+use crate::worker::{self, CloseReason, ConnId, Io, Message, Peer, Turn, Violation};
+use conns::{Arrival, Conn, Conns, Use};
+
+/// A framed service as the worker takes it.
+#[derive(Debug)]
+pub struct Framed<S> {
+    service: S,
+    conns: Conns,
+}
+
+impl<S: Service> Framed<S> {
+    /// Wraps a service.
+    pub fn new(service: S) -> Self {
+        Self {
+            service,
+            conns: Conns::default(),
+        }
+    }
+
+    /// The service, for a caller that owns the worker.
+    pub fn service(&mut self) -> &mut S {
+        &mut self.service
+    }
+
+    /// Gives a message to the handler that it is for.
+    #[inline]
+    fn dispatch(&mut self, io: &mut Io<'_>, conn: ConnId, arrival: Arrival, message: Message) {
+        let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
+        let payload = Payload::new(message.into_buffer());
+        match arrival {
+            Arrival::Request(id) => self.service.request(io, conn, id, payload),
+            Arrival::Reply(id) => self.service.reply(io, conn, id, payload),
+            Arrival::Message => self.service.message(io, conn, payload),
+            Arrival::Credits => {}
+            Arrival::Offer(offer) => {
+                drop(payload);
+                self.service.offered(io, conn, &offer);
+            }
+            Arrival::Withdraw(id) => {
+                drop(payload);
+                self.service.withdrawn(io, conn, id);
+            }
+        }
+    }
+
+    /// Does what a connection is awake for. Says whether anything was done, and whether the
+    /// connection is to be looked at again.
+    #[inline]
+    fn attend(&mut self, io: &mut Io<'_>, conn: ConnId) -> (bool, bool) {
+        let Some((c, standing)) = self.conns.standing(io, conn) else {
+            // Closing or gone: nothing can be sent any more, and the service will hear of that.
+            return (false, false);
+        };
+        let writable = c.take_writable(standing);
+        if writable {
+            // First, since what the service sends now carries the credits.
+            let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
+            self.service.writable(io, conn);
+        }
+        let told = self.conns.tell_alone(io, conn);
+        (writable || told, self.conns.stays_awake(conn))
+    }
+}
+
+impl<S: Service> worker::Service for Framed<S> {
+    fn connected(&mut self, io: &mut Io<'_>, conn: ConnId, peer: &Peer) {
+        match Conn::new(io, conn, peer) {
+            Ok(new) => {
+                self.conns.insert(new, io.pool_slots());
+                let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
+                self.service.connected(io, conn, peer);
+            }
+            Err(unfit) => {
+                tracing::error!(%conn, "a framed service cannot take this connection: {unfit}");
+                io.close(conn);
+            }
+        }
+    }
+
+    #[inline]
+    fn message(&mut self, io: &mut Io<'_>, conn: ConnId, message: Message) {
+        let arrival = match self.conns.hear(conn, &message) {
+            Some(Ok(arrival)) => arrival,
+            Some(Err(violation)) => {
+                return FramedIo::new(io.reborrow(), &mut self.conns).condemn(conn, violation);
+            }
+            // It was never taken, or is condemned.
+            None => return,
+        };
+        if arrival == Arrival::Credits {
+            self.conns.restock(conn, message.into_buffer());
+        } else {
+            self.dispatch(io, conn, arrival, message);
+        }
+        self.conns.restock_from_pool(io, conn);
+    }
+
+    #[inline]
+    fn completed(&mut self, io: &mut Io<'_>, conn: ConnId, completed: worker::Completed) {
+        let worker::Completed {
+            token,
+            outcome,
+            buffer,
+        } = completed;
+        self.conns.room_came(conn);
+        let operation = match self.conns.finish(&buffer) {
+            Some(Use::Frame) => Operation::Sent(Frame::again(buffer)),
+            Some(Use::Write) => Operation::Written(buffer),
+            Some(Use::Read) => Operation::Read(buffer),
+            Some(Use::Internal) => return self.conns.restock(conn, buffer),
+            None => {
+                debug_assert!(false, "a completion of what was never posted");
+                return;
+            }
+        };
+        let completed = Completed {
+            token,
+            outcome,
+            operation,
+        };
+        let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
+        self.service.completed(io, conn, completed);
+    }
+
+    fn disconnected(&mut self, io: &mut Io<'_>, conn: ConnId, reason: CloseReason) {
+        if self.conns.remove(conn) {
+            let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
+            self.service.disconnected(io, conn, reason);
+        }
+    }
+
+    #[inline]
+    fn turn(&mut self, io: &mut Io<'_>) -> Turn {
+        let mut turn = {
+            let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
+            self.service.turn(io)
+        };
+        let mut i = 0;
+        while let Some(conn) = self.conns.awake(i) {
+            let (worked, stays) = self.attend(io, conn);
+            if worked {
+                turn = Turn::Busy;
+            }
+            if stays {
+                i += 1;
+            } else {
+                self.conns.put_to_rest(i);
+            }
+        }
+        turn
+    }
+}
+
+/// What a service that has no handler for a kind does with it.
+#[cold]
+fn unserved(io: &mut FramedIo<'_>, conn: ConnId, kind: crate::wire::Kind) {
+    io.condemn(conn, Violation::Unserved(kind));
+}
