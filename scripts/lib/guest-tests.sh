@@ -5,7 +5,7 @@
 
 set -euo pipefail
 binary=$1 prefix=$2
-limit=1000
+limit=1350
 
 # By name and not by libtest's filter, which takes any part of a name: `down_` contains `own_`.
 mapfile -t tests < <("$binary" --list --ignored --format terse |

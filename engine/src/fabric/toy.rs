@@ -358,6 +358,7 @@ impl Fabric for Toy {
             number: QpNum(u32::try_from(number).expect("few QPs")),
             inline_bytes: spec.inline_bytes.min(INLINE_BYTES),
             message_bytes_max: MESSAGE_BYTES_MAX,
+            loose: false,
         };
         let toy = self.clone();
         let control = ToyQpControl { toy, number };

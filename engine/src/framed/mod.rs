@@ -1,4 +1,4 @@
-//! Framed mode: a [`worker::Service`](crate::worker::Service) that speaks the wire format, and calls
+//! Framed mode: a [`worker::Service`] that speaks the wire format, and calls
 //! a service of requests, replies and messages.
 //!
 //! ```text
@@ -14,6 +14,9 @@
 //! waited for here, and never met as RNR on the wire. Credits ride on every frame; they go alone
 //! only where the peer could run out and nothing else goes its way. Nothing of it is heard by the
 //! service.
+//!
+//! The side that connected speaks first, since iWARP wants it so: until its first word is here, which
+//! framed mode sees to, the other side's sends are refused with `WouldBlock`.
 //!
 //! Both sides must agree on framed mode in the handshake: take
 //! [`Offer::framed`](crate::control::Offer::framed) for `connect` and `listen_with`.

@@ -491,10 +491,14 @@ impl Pair {
 
     /// Everything that is under way arrives, and what it brings about, until nothing moves.
     fn settle(&mut self) {
+        let mut quiet = 0;
         for _ in 0..10_000 {
             let carried = self.carry(Way::AToB, usize::MAX) + self.carry(Way::BToA, usize::MAX);
             let turns = [self.a.turn(), self.b.turn()];
-            if carried == 0 && turns == [Turn::Idle; 2] {
+            let moved = carried > 0 || turns != [Turn::Idle; 2];
+            quiet = if moved { 0 } else { quiet + 1 };
+            // Receives that are posted behind an idle turn are told of in the next.
+            if quiet == 2 {
                 return;
             }
         }

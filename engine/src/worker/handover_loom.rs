@@ -113,6 +113,7 @@ fn adopt(qp: Half) -> Command<Bare> {
             number: QpNum(1),
             inline_bytes: 0,
             message_bytes_max: 1,
+            loose: false,
         },
         peer: None,
     })

@@ -106,7 +106,7 @@ impl<'a> Io<'a> {
     ///
     /// # Errors
     /// Nothing was sent; the buffer comes back here.
-    #[inline]
+    #[inline(always)]
     pub fn send(&mut self, conn: ConnId, buffer: Buffer, token: Token) -> Result<(), Rejected> {
         self.post(conn, buffer, SendOp::Send, token)
     }
@@ -161,7 +161,7 @@ impl<'a> Io<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn post(
         &mut self,
         conn: ConnId,

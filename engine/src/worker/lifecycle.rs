@@ -79,6 +79,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             WrId::base(Kind::Send, conn),
             lane_state.lkey,
             grant.inline_bytes,
+            grant.loose,
         );
         c.recvs.open(WrId::base(Kind::Recv, conn), lane_state.lkey);
         self.qps[usize::from(index)] = Some(qp);

@@ -152,7 +152,7 @@ impl RecvQueue {
 
     /// The buffer of a slot whose receive completed. `None`: the slot is not outstanding, so the
     /// completion is not ours.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, slot: u32) -> Option<Buffer> {
         let buffer = self.slots.get_mut(slot as usize)?.take()?;
         self.posted -= 1;

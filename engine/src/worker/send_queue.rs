@@ -10,12 +10,14 @@
 //! drained. No marker is needed.
 //!
 //! READs beyond the depth that the handshake granted wait in their place, and what comes after them
-//! waits too: operations of a connection are posted in the order in which they were asked for.
+//! waits too: operations of a connection are posted in the order in which they were asked for. On a
+//! loose device ([`QpGrant::loose`](crate::fabric::QpGrant)) only READs are posted behind a READ, and
+//! long operations are all signalled.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::Token;
 use super::wr_id::{span, with_sequence};
-use crate::fabric::{SendOp, SendWr};
+use crate::fabric::{SIGNALLED_FROM_BYTES, SendOp, SendWr};
 use crate::limits::POST_CHAIN_MAX;
 use crate::memory::Buffer;
 use crate::types::Lkey;
@@ -41,6 +43,7 @@ pub(crate) struct SendQueue {
     reads_posted: u32,
     /// READs that it may have.
     read_depth: u32,
+    loose: bool,
     base: u64,
     lkey: Lkey,
     inline_bytes: u32,
@@ -70,6 +73,7 @@ impl SendQueue {
             reads: 0,
             reads_posted: 0,
             read_depth: 0,
+            loose: false,
             base: 0,
             lkey: Lkey(0),
             inline_bytes: 0,
@@ -77,11 +81,12 @@ impl SendQueue {
     }
 
     /// Takes up the work of a new connection. The queue is empty before.
-    pub(crate) fn open(&mut self, base: u64, lkey: Lkey, inline_bytes: u32) {
+    pub(crate) fn open(&mut self, base: u64, lkey: Lkey, inline_bytes: u32, loose: bool) {
         debug_assert!(self.is_empty());
         (self.head, self.posted, self.tail) = (0, 0, 0);
         (self.reads, self.reads_posted, self.read_depth) = (0, 0, 0);
         (self.base, self.lkey, self.inline_bytes) = (base, lkey, inline_bytes);
+        self.loose = loose;
     }
 
     /// READs that may be with the NIC at once, as the handshake settled; 0 allows none.
@@ -120,7 +125,7 @@ impl SendQueue {
     }
 
     /// Takes a buffer and what to do with it. There is room: the caller asked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, buffer: Buffer, op: SendOp, token: Token) {
         debug_assert!(self.room() > 0);
         let is_read = matches!(op, SendOp::Read(_));
@@ -133,7 +138,7 @@ impl SendQueue {
             len,
             lkey: self.lkey,
             op,
-            signalled: false,
+            signalled: self.loose && len >= SIGNALLED_FROM_BYTES,
             inline: len <= self.inline_bytes && !is_read,
         };
         // The place is empty, so there is nothing to drop: said so that nothing is compiled for it.
@@ -145,13 +150,13 @@ impl SendQueue {
 
     /// The next chain to post, its last work request signalled; empty when nothing waits, or a READ
     /// for those before it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn chain(&mut self) -> &[SendWr] {
         let start = self.slot(self.posted);
         let waiting = self.tail.wrapping_sub(self.posted) as usize;
         let mut n = waiting.min(POST_CHAIN_MAX).min(self.wrs.len() - start);
         if self.reads > 0 {
-            n = self.before_excess_read(start, n);
+            n = self.before_wait_for_read(start, n);
         }
         let chain = &mut self.wrs[start..start + n];
         if let Some(last) = chain.last_mut() {
@@ -160,17 +165,19 @@ impl SendQueue {
         chain
     }
 
-    /// How many of the next `n` may be posted before one is a READ too many.
-    fn before_excess_read(&self, start: usize, n: usize) -> usize {
-        let mut left = self.read_depth.saturating_sub(self.reads_posted);
-        let excess = self.wrs[start..start + n].iter().position(|wr| {
-            matches!(wr.op, SendOp::Read(_)) && {
-                let over = left == 0;
-                left = left.saturating_sub(1);
-                over
+    /// How many of the next `n` may be posted before one has to wait for a READ: a READ too many, or on
+    /// a loose device anything else.
+    fn before_wait_for_read(&self, start: usize, n: usize) -> usize {
+        let mut reads = self.reads_posted;
+        for (i, wr) in self.wrs[start..start + n].iter().enumerate() {
+            match wr.op {
+                SendOp::Read(_) if reads >= self.read_depth => return i,
+                SendOp::Read(_) => reads += 1,
+                SendOp::Send | SendOp::Write(_) if self.loose && reads > 0 => return i,
+                SendOp::Send | SendOp::Write(_) => {}
             }
-        });
-        excess.unwrap_or(n)
+        }
+        n
     }
 
     /// The NIC has taken this many of the last chain.
@@ -188,13 +195,13 @@ impl SendQueue {
 
     /// How many sends the completion of `sequence` retires. `None`: it names none that is
     /// outstanding, so it is not ours.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn retires(&self, sequence: u32) -> Option<u32> {
         span(self.head, sequence).filter(|n| *n <= self.outstanding())
     }
 
     /// Takes out the oldest send that was posted.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<(Token, Buffer)> {
         if self.head == self.posted {
             return None;

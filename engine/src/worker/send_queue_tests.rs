@@ -35,7 +35,7 @@ proptest! {
     fn behaves_like_two_lists(depth in 1u32..70, steps in steps()) {
         let pool = pool(128);
         let mut queue = SendQueue::new(depth);
-        queue.open(7 << 60, Lkey(5), 16);
+        queue.open(7 << 60, Lkey(5), 16, false);
         let (mut posted, mut waiting) = (VecDeque::new(), VecDeque::new());
         // Numbers of the sends that were pushed and not given up, as the queue counts them.
         let (mut head, mut tail) = (0u32, 0u32);
@@ -96,7 +96,7 @@ proptest! {
 fn numbers_wrap() {
     let pool = pool(4);
     let mut queue = SendQueue::new(4);
-    queue.open(0, Lkey(1), 0);
+    queue.open(0, Lkey(1), 0, false);
     let start = u32::MAX - 2;
     (queue.head, queue.posted, queue.tail) = (start, start, start);
     for i in 0..8u64 {
@@ -113,7 +113,7 @@ fn numbers_wrap() {
 fn short_messages_are_inline_where_the_device_allows() {
     let pool = pool(4);
     let mut queue = SendQueue::new(4);
-    queue.open(0, Lkey(1), 16);
+    queue.open(0, Lkey(1), 16, false);
     for len in [0, 16, 17] {
         let mut buffer = pool.alloc().expect("a slot");
         buffer.set_len(len).expect("fits");
@@ -121,4 +121,69 @@ fn short_messages_are_inline_where_the_device_allows() {
     }
     let inline: Vec<bool> = queue.chain().iter().map(|wr| wr.inline).collect();
     assert_eq!(inline, [true, true, false]);
+}
+
+fn read(buffer: Buffer, queue: &mut SendQueue, token: u64) {
+    let at = crate::types::RemoteSpan::default();
+    queue.push(buffer, SendOp::Read(at), Token(token));
+}
+
+#[test]
+fn reads_beyond_the_depth_wait_in_their_place() {
+    let pool = pool(8);
+    let mut queue = SendQueue::new(8);
+    queue.open(0, Lkey(1), 0, false);
+    queue.allow_reads(2);
+    for token in 0..3 {
+        read(pool.alloc().expect("a slot"), &mut queue, token);
+    }
+    queue.push(pool.alloc().expect("a slot"), SendOp::Send, Token(3));
+    assert_eq!(queue.chain().len(), 2);
+    queue.mark_posted(2);
+    assert_eq!(
+        queue.chain().len(),
+        0,
+        "the third READ waits, and the SEND behind it"
+    );
+    assert_eq!(queue.pop().map(|(t, _)| t), Some(Token(0)));
+    assert_eq!(queue.chain().len(), 2);
+    queue.mark_posted(2);
+    assert_eq!((queue.reads, queue.reads_posted), (2, 2));
+    while queue.pop().is_some() {}
+    assert_eq!((queue.reads, queue.reads_posted), (0, 0));
+}
+
+#[test]
+fn on_a_loose_device_only_reads_follow_reads_and_long_operations_are_signalled() {
+    let pool = pool(8);
+    let mut queue = SendQueue::new(8);
+    queue.open(0, Lkey(1), 0, true);
+    queue.allow_reads(4);
+    queue.push(pool.alloc().expect("a slot"), SendOp::Send, Token(0));
+    read(pool.alloc().expect("a slot"), &mut queue, 1);
+    read(pool.alloc().expect("a slot"), &mut queue, 2);
+    queue.push(pool.alloc().expect("a slot"), SendOp::Send, Token(3));
+    assert_eq!(queue.chain().len(), 3);
+    queue.mark_posted(3);
+    for _ in 0..2 {
+        assert_eq!(queue.chain().len(), 0, "a READ is out");
+        assert!(queue.pop().is_some());
+    }
+    assert_eq!(queue.chain().len(), 0);
+    assert!(queue.pop().is_some());
+    assert_eq!(queue.chain().len(), 1);
+    queue.mark_posted(1);
+    assert!(queue.pop().is_some());
+
+    let mut long = SendQueue::new(2);
+    long.open(0, Lkey(1), 0, true);
+    let region = Region::allocate(2 << 13, HugepagePolicy::Off);
+    let pages = Pool::new(Arc::new(region.expect("memory")), 2, 8192).expect("a pool");
+    for len in [4096, 64] {
+        let mut buffer = pages.alloc().expect("a slot");
+        buffer.set_len(len).expect("fits");
+        long.push(buffer, SendOp::Send, Token(0));
+    }
+    let signalled: Vec<bool> = long.chain().iter().map(|wr| wr.signalled).collect();
+    assert_eq!(signalled, [true, true]);
 }

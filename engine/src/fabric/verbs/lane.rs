@@ -174,7 +174,7 @@ impl fabric::Lane for Lane {
         Wc(unsafe { MaybeUninit::zeroed().assume_init() })
     }
 
-    #[inline]
+    #[inline(always)]
     fn poll(&mut self, into: &mut [Wc]) -> usize {
         let room = i32::try_from(into.len()).unwrap_or(i32::MAX);
         // SAFETY: ibv_poll_cq requires
@@ -187,7 +187,7 @@ impl fabric::Lane for Lane {
         usize::try_from(n).unwrap_or(0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_send(&mut self, qp: &mut Qp, chain: &[SendWr]) -> Result<(), PostFailure> {
         let n = chain.len().min(POST_CHAIN_MAX);
         if n == 0 {

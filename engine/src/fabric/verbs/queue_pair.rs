@@ -234,6 +234,7 @@ pub(super) fn create(
         number,
         inline_bytes: inline_granted.min(spec.inline_bytes),
         message_bytes_max: limits.message_bytes_max,
+        loose: iwarp,
     };
     Ok((control, Qp { inner }, grant))
 }

@@ -48,7 +48,7 @@ fn numbers(seen: &[Seen]) -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn nothing_overruns_and_nothing_stands_still(a in size(), b in size(), steps in steps()) {
