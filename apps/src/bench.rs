@@ -4,6 +4,7 @@ use crate::cli::BenchArgs;
 use crate::report::{ClockFacts, Report, Row};
 use crate::setup::{Failure, plan};
 use crate::stats::RoundTrips;
+use crate::watch::{Manner, watch};
 use spinwire::config::Side;
 use spinwire::control::Offer;
 use spinwire::memory::Buffer;
@@ -15,13 +16,12 @@ use spinwire::worker::{
     CloseReason, Completed, ConnId, Io, Message, Outcome, Peer, Service, Token,
 };
 use spinwire::{Engine, WorkerInfo};
-use std::io::{IsTerminal, Write};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::io::Write;
+use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
 /// Without one exchange in this time the peer is taken to be no echo server.
 const STALL: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(200);
 
 /// When the measurement ends.
 #[derive(Clone, Copy, Debug)]
@@ -239,47 +239,26 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits for the result, shows progress on a terminal, and notices a peer that does not answer.
 fn wait(
     engine: &Engine,
     result: &mpsc::Receiver<Result<Measured, String>>,
     stop: &StopSignal,
     job: Job,
 ) -> Result<Measured, Failure> {
-    let clock = Clock::calibrated();
-    let live = std::io::stderr().is_terminal();
-    let (mut seen, mut since) = (0, clock.now());
-    loop {
-        let answer = match result.recv_timeout(LOOK) {
-            Ok(answer) => Some(answer.map_err(Failure::from)),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Err("the worker has ended".into())),
-        };
-        let done = engine.counters().first().map_or(0, |c| c.messages_received);
-        if live {
-            let of = match job.until {
-                Until::Exchanges(n) => format!(" of {}", n + job.warmup),
-                Until::Time(time) => format!(" in a run of {time:?}"),
-            };
-            eprint!("\r{done} exchanges{of} ");
-        }
-        if let Some(answer) = answer {
-            if live {
-                eprint!("\r\x1b[K");
-            }
-            return answer;
-        }
-        if stop.wait(Duration::ZERO) {
-            return Err("stopped by a signal before the measurement was done".into());
-        }
-        if done != seen {
-            (seen, since) = (done, clock.now());
-        } else if clock.now() - since > STALL {
-            return Err(format!(
-                "no message came back for {} s, {done} did before: is the peer `spinwire serve`?",
-                STALL.as_secs()
+    let of = match job.until {
+        Until::Exchanges(n) => format!(" of {}", n + job.warmup),
+        Until::Time(time) => format!(" in a run of {time:?}"),
+    };
+    let manner = Manner {
+        stall: STALL,
+        progress: &|done| format!("{done} exchanges{of}"),
+        stalled: &|done, time| {
+            let seconds = time.as_secs();
+            format!(
+                "no message came back for {seconds} s, {done} did before: is the peer `spinwire serve`?"
             )
-            .into());
-        }
-    }
+        },
+        signalled: &|_| Err("stopped by a signal before the measurement was done".into()),
+    };
+    watch(engine, result, stop, &manner)
 }

@@ -15,6 +15,7 @@ mod rping;
 mod serve;
 mod setup;
 mod stats;
+mod watch;
 
 use clap::Parser;
 use cli::{Cli, Command};

@@ -19,6 +19,9 @@ pub const MAILBOX_DEPTH: usize = 256;
 pub const RECV_REPOST_BATCH: u32 = 16;
 /// Every so many idle turns in a row fewer than a batch are reposted too.
 pub const IDLE_TURNS_BEFORE_TOP_UP: u32 = 256;
+/// On a loose device ([`crate::fabric::QpGrant`]) operations of so many bytes are all signalled: a page,
+/// from which on SoftiWARP sends unsignalled ones without a copy.
+pub const SIGNALLED_FROM_BYTES: u32 = 4096;
 /// Work requests chained behind one doorbell.
 pub const POST_CHAIN_MAX: usize = 32;
 

@@ -47,7 +47,7 @@ if [[ $topology == B ]]; then
 	# Traffic between the two local addresses crosses the wire instead of lo.
 	ip rule add pref 100 lookup local
 	ip rule del pref 0
-	# A client that names no source too: it gets the other end's address as its own.
+	# That holds for a client that names no source too: it gets the address of the near end.
 	ip rule add pref 10 iif lo to 10.9.0.2 lookup 101
 	ip route add 10.9.0.2 dev v0 src 10.9.0.1 table 101
 	ip rule add pref 11 iif lo to 10.9.0.1 lookup 102

@@ -9,8 +9,8 @@
 use super::advert::{Advert, MESSAGE_BYTES};
 use super::ping::{self, POISON};
 use spinwire::WorkerInfo;
-use spinwire::memory::{Access, ExposeError, ExposedMemory, HugepagePolicy, OutOfRange};
-use spinwire::types::Nanos;
+use spinwire::memory::{ExposeError, ExposedMemory, HugepagePolicy, OutOfRange};
+use spinwire::types::{Access, Nanos};
 use spinwire::worker::{
     CloseReason, Completed, ConnId, Io, Message, Outcome, Peer, Service, Token,
 };

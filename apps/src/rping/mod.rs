@@ -18,6 +18,7 @@ mod server;
 
 use crate::cli::RpingArgs;
 use crate::setup::{Failure, plan};
+use crate::watch::{Manner, Progress, watch};
 use client::{Client, Done, Job};
 use serde::Serialize;
 use server::{Server, Tally, Told};
@@ -29,7 +30,7 @@ use spinwire::limits::{SLOT_BYTES_MAX, SLOT_BYTES_MIN};
 use spinwire::sys::clock::Clock;
 use spinwire::sys::signal::StopSignal;
 use spinwire::types::Access;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -123,28 +124,6 @@ pub(crate) fn run(args: &RpingArgs) -> Result<(), Failure> {
     }
 }
 
-/// A line that is written over by the next.
-struct Progress(bool);
-
-impl Progress {
-    fn new() -> Self {
-        Self(std::io::stderr().is_terminal())
-    }
-
-    fn show(&self, exchanges: u64, count: Option<u64>) {
-        if self.0 {
-            let of = count.map_or(String::new(), |count| format!(" of {count}"));
-            eprint!("\r{exchanges} exchanges{of} ");
-        }
-    }
-
-    fn clear(&self) {
-        if self.0 {
-            eprint!("\r\x1b[K");
-        }
-    }
-}
-
 fn ping(args: &RpingArgs, peer: &Url) -> Result<(), Failure> {
     // Only adverts lie in the pool.
     let mut plan = plan(&args.host, Side::Client, Some(SLOT_BYTES_MIN), Some(1))?;
@@ -183,53 +162,43 @@ fn ping(args: &RpingArgs, peer: &Url) -> Result<(), Failure> {
     report.print(args.json)
 }
 
-/// Waits for the client's result, and notices a peer that does not answer.
 fn wait(
     engine: &Engine,
     result: &Receiver<Result<Done, String>>,
     signal: &StopSignal,
     job: &Job,
 ) -> Result<Done, Failure> {
-    let clock = Clock::calibrated();
-    let progress = Progress::new();
-    let (mut seen, mut since) = (0, clock.now());
-    let mut patience = STALL;
-    loop {
-        let answer = match result.recv_timeout(LOOK) {
-            Ok(answer) => Some(answer.map_err(Failure::from)),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Err("the worker has ended".into())),
-        };
-        // Two go-aheads each.
-        let messages = engine.counters().first().map_or(0, |c| c.messages_received);
-        let exchanges = messages / 2;
-        progress.show(exchanges, job.count);
-        if let Some(answer) = answer {
-            progress.clear();
-            return answer;
-        }
-        if messages != seen {
-            (seen, since) = (messages, clock.now());
-        } else if clock.now() - since > patience {
-            progress.clear();
-            let seconds = patience.as_secs();
-            return Err(format!(
+    // Two go-aheads each.
+    let exchanges = |messages| messages / 2;
+    let manner = Manner {
+        stall: STALL,
+        progress: &|messages| line(exchanges(messages), job.count),
+        stalled: &|messages, time| {
+            let (seconds, exchanges) = (time.as_secs(), exchanges(messages));
+            format!(
                 "no go-ahead came for {seconds} s, after {exchanges} exchanges: is the peer an rping \
                  server, and the link up?"
             )
-            .into());
-        }
-        if patience == STALL && signal.wait(Duration::ZERO) {
-            if let Some(count) = job.count {
-                progress.clear();
-                return Err(
-                    format!("stopped by a signal after {exchanges} of {count} exchanges").into(),
-                );
+        },
+        signalled: &|messages| match job.count {
+            Some(count) => {
+                let exchanges = exchanges(messages);
+                Err(format!(
+                    "stopped by a signal after {exchanges} of {count} exchanges"
+                ))
             }
-            job.stop.store(true, Ordering::Relaxed);
-            (since, patience) = (clock.now(), GRACE);
-        }
-    }
+            None => {
+                job.stop.store(true, Ordering::Relaxed);
+                Ok(GRACE)
+            }
+        },
+    };
+    watch(engine, result, signal, &manner)
+}
+
+fn line(exchanges: u64, count: Option<u64>) -> String {
+    let of = count.map_or(String::new(), |count| format!(" of {count}"));
+    format!("{exchanges} exchanges{of}")
 }
 
 fn serve(args: &RpingArgs, at: &Url) -> Result<(), Failure> {
@@ -352,7 +321,7 @@ fn attend(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err("the workers have ended".into()),
         }
-        progress.show(tally.exchanges.load(Ordering::Relaxed), count);
+        progress.show(|| line(tally.exchanges.load(Ordering::Relaxed), count));
         if log.enough {
             let deadline = *deadline.get_or_insert(clock.now() + GRACE);
             if log.open == 0 || clock.now() >= deadline {

@@ -10,10 +10,11 @@ use std::io;
 impl<F: Fabric> Control<F> {
     pub(super) fn execute(&mut self, handle: Handle, action: Action) -> Result<(), FabricError> {
         let timing = self.timing;
-        if matches!(action, Action::Connect | Action::Accept) {
-            self.say_hello(handle)?;
+        match action {
+            Action::Connect | Action::Accept => self.say_hello(handle)?,
+            Action::Reject => self.turn_away(handle),
+            _ => {}
         }
-        let refusal = self.refusal(handle);
         let Some(conn) = self.conns.get_mut(&handle) else {
             return Ok(());
         };
@@ -30,11 +31,7 @@ impl<F: Fabric> Control<F> {
                 self.announce(handle);
                 Ok(())
             }
-            (Action::Reject, _) => {
-                // A request that is gone needs no answer.
-                let _ = self.fabric.reject(id, &refusal);
-                Ok(())
-            }
+            (Action::Reject, _) => Ok(()),
             (Action::TellStop, _) => {
                 let reason = conn
                     .machine
@@ -198,15 +195,15 @@ impl<F: Fabric> Control<F> {
                 self.notices.push_back(Notice::Closed(place.conn, reason));
             }
             _ => {
-                let error = match (conn.hello_error, conn.error) {
-                    (Some(source), _) => ConnectError::Handshake {
+                let error = match (conn.hello, conn.error) {
+                    (Some(Err(source)), _) => ConnectError::Handshake {
                         peer: peer.clone(),
                         source,
                     },
-                    (None, Some(error)) if matches!(cause, Cause::Action(_)) => {
+                    (_, Some(error)) if matches!(cause, Cause::Action(_)) => {
                         ConnectError::from_action(error, peer.clone())
                     }
-                    (None, _) => ConnectError::from_cause(
+                    _ => ConnectError::from_cause(
                         cause,
                         peer.clone(),
                         conn.device,
@@ -239,6 +236,6 @@ fn peer_of<F: Fabric>(fabric: &F, conn: &Conn<F>) -> Peer {
         initiator_depth: conn.params.initiator_depth,
         responder_resources: conn.params.responder_resources,
         tag: conn.offer.tag,
-        hello: conn.hello,
+        hello: conn.hello.and_then(Result::ok),
     }
 }

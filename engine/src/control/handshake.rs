@@ -25,36 +25,36 @@ impl<F: Fabric> Control<F> {
                  slot_bytes of 64",
             )
         })?;
-        conn.params.private_data = PrivateData::received(&hello.encode());
+        conn.params.private_data = PrivateData::of(&hello.encode());
         Ok(())
     }
 
-    /// What a request that this side cannot serve is rejected with.
-    pub(super) fn refusal(&self, handle: Handle) -> PrivateData {
-        let framed = self.conns.get(&handle).is_some_and(|c| c.offer.framed);
-        match (framed, self.stopping) {
+    /// Rejects a request that this side cannot serve.
+    pub(super) fn turn_away(&mut self, handle: Handle) {
+        let Some(conn) = self.conns.get_mut(&handle) else {
+            return;
+        };
+        let answer = match (conn.offer.framed, self.stopping) {
             (false, _) => PrivateData::EMPTY,
-            (true, true) => refuse_with(Refusal::ShuttingDown),
-            (true, false) => refuse_with(Refusal::Full),
+            (true, true) => PrivateData::of(&Refusal::ShuttingDown.encode()),
+            (true, false) => PrivateData::of(&Refusal::Full.encode()),
+        };
+        if let Some(id) = &mut conn.id {
+            // A request that is gone needs no answer.
+            let _ = self.fabric.reject(id, &answer);
         }
     }
 }
 
 impl<F: Fabric> Conn<F> {
-    /// Reads the peer's hello; an error is kept for the report. True when the connection may go on.
+    /// Reads the hello of a framed peer; an error is kept for the report. True when the connection may go
+    /// on.
     pub(super) fn hear_hello(&mut self) -> bool {
         if !self.offer.framed {
             return true;
         }
-        match Hello::parse(self.peer_data.as_slice()) {
-            Ok(hello) => self.hello = Some(hello),
-            Err(error) => self.hello_error = Some(error),
-        }
-        self.hello_error.is_none()
+        let hello = Hello::parse(self.peer_data.as_slice());
+        self.hello = Some(hello);
+        hello.is_ok()
     }
-}
-
-/// A refusal as private data.
-pub(super) fn refuse_with(refusal: Refusal) -> PrivateData {
-    PrivateData::received(&refusal.encode())
 }

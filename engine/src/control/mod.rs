@@ -95,9 +95,9 @@ struct Conn<F: Fabric> {
     params: ConnParams,
     peer_endpoint: String,
     peer_data: PrivateData,
-    /// What a framed peer says of itself, or why that cannot be read.
-    hello: Option<Hello>,
-    hello_error: Option<HelloError>,
+    /// What a framed peer says of itself, or why that cannot be read; `None` before it spoke, and in raw
+    /// mode.
+    hello: Option<Result<Hello, HelloError>>,
     /// Receives that the worker had posted when it took the connection.
     posted: u32,
     announced: bool,
@@ -332,7 +332,6 @@ impl<F: Fabric> Control<F> {
             peer_endpoint,
             peer_data: PrivateData::EMPTY,
             hello: None,
-            hello_error: None,
             posted: 0,
             announced: false,
             error: None,

@@ -1,14 +1,13 @@
 //! One turn of control: events are read, each is fed to its connection's machine, and what the
 //! machine asks for is done.
 
-use super::handshake::refuse_with;
 use super::machine::{Action, Input, Machine};
 use super::{Control, Handle, Request, Verdict};
 use crate::fabric::{
     AsyncEvent, AsyncSubject, CmEvent, CmEventKind, Endpoint, Fabric, IdKey, PrivateData,
 };
 use crate::types::Nanos;
-use crate::wire::Hello;
+use crate::wire::{Hello, Refusal};
 use crate::worker::{CloseReason, Command, Event, Turn};
 
 /// Events of one source in one turn.
@@ -118,7 +117,7 @@ impl<F: Fabric> Control<F> {
             Ok(hello) => hello,
             Err(error) => {
                 tracing::warn!(%peer, %error, "a request was refused");
-                return self.refuse(id, &refuse_with(error.into()));
+                return self.refuse(id, &PrivateData::of(&Refusal::from(error).encode()));
             }
         };
         let mut params = self.params(&offer);
@@ -128,7 +127,7 @@ impl<F: Fabric> Control<F> {
         let machine = Machine::passive(&mut actions);
         let handle = self.record(machine, id, offer, params, peer);
         if let Some(conn) = self.conns.get_mut(&handle) {
-            (conn.peer_data, conn.hello) = (data, hello);
+            (conn.peer_data, conn.hello) = (data, hello.map(Ok));
         }
         self.todo.push_back((handle, actions));
     }

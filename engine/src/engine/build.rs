@@ -5,11 +5,11 @@ use super::{EngineError, WorkerGrant, timing};
 use crate::config::{Plan, WorkerPlan};
 use crate::control::{Control, LaneLink, WorkerLink};
 use crate::fabric::{Fabric, LaneSpec, QpSpec};
-use crate::memory::{Access, Region, Registrar};
+use crate::memory::{Region, Registrar};
 use crate::metrics::{CounterReader, CounterWriter, counters};
 use crate::sys::eventfd::EventFd;
 use crate::sys::rlimit;
-use crate::types::IdlePolicy;
+use crate::types::{Access, IdlePolicy};
 use crate::worker::{LaneCapacity, LaneSetup, WorkerEnd, mailbox};
 use std::sync::Arc;
 

@@ -60,6 +60,13 @@ impl PrivateData {
         Ok(Self::received(bytes))
     }
 
+    /// Private data to send, of a length that is known to fit.
+    #[must_use]
+    pub fn of<const N: usize>(bytes: &[u8; N]) -> Self {
+        const { assert!(N <= PRIVATE_DATA_MAX) };
+        Self::received(bytes)
+    }
+
     /// Private data as it came; cut at 255 bytes, which no transport exceeds.
     #[must_use]
     pub fn received(bytes: &[u8]) -> Self {

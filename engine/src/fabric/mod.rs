@@ -60,13 +60,10 @@ pub struct QpGrant {
     /// Bytes of one message.
     pub message_bytes_max: u32,
     /// Completions prove less than on InfiniBand (SoftiWARP, and so iWARP): what is posted behind a READ
-    /// may complete before it, and an unsignalled operation of [`SIGNALLED_FROM_BYTES`] may still be
+    /// may complete before it, and an unsignalled operation of [`SIGNALLED_FROM_BYTES`](crate::limits::SIGNALLED_FROM_BYTES) may still be
     /// read from memory when one behind it has completed.
     pub loose: bool,
 }
-
-/// A page: from here on SoftiWARP sends unsignalled operations without a copy.
-pub const SIGNALLED_FROM_BYTES: u32 = 4096;
 
 /// What a lane got from its provider; shown in reports.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

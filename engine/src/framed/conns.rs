@@ -48,6 +48,35 @@ pub(super) enum Use {
     Read,
 }
 
+impl Use {
+    /// Frames are the service's where it has a call for them.
+    #[inline]
+    fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Message | Kind::Request | Kind::Reply => Self::Frame,
+            Kind::Credits | Kind::Offer | Kind::Withdraw => Self::Internal,
+        }
+    }
+}
+
+/// A header but for the count of receives, which is put in last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Label {
+    pub(super) kind: Kind,
+    pub(super) request_id: u64,
+}
+
+impl Label {
+    /// Of a kind that has no use for an id.
+    #[inline]
+    pub(super) fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            request_id: 0,
+        }
+    }
+}
+
 /// What a message turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
@@ -376,8 +405,7 @@ impl Conns {
         io: &mut Io<'_>,
         conn: ConnId,
         frame: Frame,
-        header: Header,
-        whose: Use,
+        label: Label,
         token: Token,
     ) -> Result<(), Refused> {
         let Some((c, standing)) = self.standing(io, conn) else {
@@ -394,7 +422,7 @@ impl Conns {
             let reason = SendError::WouldBlock;
             return Err(Refused { frame, reason });
         }
-        self.post(io, conn, standing, frame, header, whose, token)
+        self.post(io, conn, standing, frame, label, token)
     }
 
     /// Sends credits alone, if they are due and can go.
@@ -411,27 +439,20 @@ impl Conns {
         let Some(buffer) = c.spare.take().or_else(|| io.alloc().ok()) else {
             return false;
         };
-        let header = Header {
-            kind: Kind::Credits,
-            posted: 0,
-            request_id: 0,
-        };
-        let (frame, whose) = (Frame::new(buffer), Use::Internal);
-        let pushed = self.post(io, conn, standing, frame, header, whose, Token::default());
+        let (frame, label) = (Frame::new(buffer), Label::of(Kind::Credits));
+        let pushed = self.post(io, conn, standing, frame, label, Token::default());
         pushed.is_ok()
     }
 
     /// Puts the count of receives in, and posts. The window lets it go.
     #[inline]
-    #[allow(clippy::too_many_arguments, reason = "one caller more than none")]
     fn post(
         &mut self,
         io: &mut Io<'_>,
         conn: ConnId,
         standing: Standing,
         frame: Frame,
-        header: Header,
-        whose: Use,
+        label: Label,
         token: Token,
     ) -> Result<(), Refused> {
         let Some(c) = self.get(conn) else {
@@ -440,14 +461,18 @@ impl Conns {
         };
         c.window.posted(standing.receives_posted);
         let told = c.window.told();
-        let posted = c.window.tell();
-        let buffer = frame.with_header(&Header { posted, ..header });
+        let Label { kind, request_id } = label;
+        let buffer = frame.with_header(&Header {
+            kind,
+            posted: c.window.tell(),
+            request_id,
+        });
         let slot = buffer.slot();
         match io.send(conn, buffer, token) {
             Ok(()) => {
                 c.window.sent();
                 c.word_owed = false;
-                self.begin(slot, whose);
+                self.begin(slot, Use::of(kind));
                 Ok(())
             }
             Err(Rejected { buffer, reason }) => {

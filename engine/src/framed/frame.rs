@@ -77,10 +77,8 @@ impl Frame {
     /// [`TooLong`] above [`capacity`](Self::capacity); the length stays as it was.
     #[inline]
     pub fn set_len(&mut self, len_bytes: u32) -> Result<(), TooLong> {
-        if len_bytes > self.capacity() {
-            return Err(self.too_long(len_bytes as usize));
-        }
-        self.0.set_len(HEADER + len_bytes)
+        let set = self.0.set_len(HEADER.saturating_add(len_bytes));
+        set.map_err(|_| self.too_long(len_bytes as usize))
     }
 
     /// Replaces the payload with `bytes`.

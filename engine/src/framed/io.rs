@@ -1,11 +1,11 @@
 //! What a handler can do in framed mode. The only way to post there.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use super::conns::{Conns, Use};
+use super::conns::{Conns, Label, Use};
 use super::{Frame, RegionId, RegionOffer, RequestId};
 use crate::memory::{Buffer, Exhausted, ExposedMemory};
 use crate::types::{CoreId, Nanos, RemoteRegion};
-use crate::wire::{Header, Kind};
+use crate::wire::Kind;
 use crate::worker::{CloseReason, ConnId, Io, PostError, Rejected, Token, Violation};
 
 /// Why a frame was not taken. One variant for each decision that a caller can take.
@@ -129,14 +129,8 @@ impl<'a> FramedIo<'a> {
         request_id: u64,
         token: Token,
     ) -> Result<(), Refused> {
-        // The count of receives is put in last.
-        let header = Header {
-            kind,
-            posted: 0,
-            request_id,
-        };
-        let conns = &mut *self.conns;
-        conns.push(&mut self.io, conn, frame, header, Use::Frame, token)
+        let label = Label { kind, request_id };
+        self.conns.push(&mut self.io, conn, frame, label, token)
     }
 
     /// Offers the peer memory, for READs and WRITEs of its own as the memory's access says. `id` names
@@ -174,20 +168,8 @@ impl<'a> FramedIo<'a> {
         let mut frame = self.frame().map_err(|_| OfferRefused::NoBuffer)?;
         let copied = frame.copy_from(payload);
         debug_assert!(copied.is_ok(), "control frames fit the least slot");
-        let header = Header {
-            kind,
-            posted: 0,
-            request_id: 0,
-        };
-        let conns = &mut *self.conns;
-        let pushed = conns.push(
-            &mut self.io,
-            conn,
-            frame,
-            header,
-            Use::Internal,
-            Token::default(),
-        );
+        let (label, token) = (Label::of(kind), Token::default());
+        let pushed = self.conns.push(&mut self.io, conn, frame, label, token);
         pushed.map_err(|refused| match refused.reason {
             SendError::WouldBlock => OfferRefused::WouldBlock,
             // Every hello promises room for an offer.
@@ -208,13 +190,9 @@ impl<'a> FramedIo<'a> {
         offset: u64,
         token: Token,
     ) -> Result<(), Rejected> {
-        if !self.conns.has_room(&mut self.io, conn) {
-            return Err(self.full(buffer));
-        }
-        let slot = buffer.slot();
-        self.io.write(conn, buffer, region, offset, token)?;
-        self.conns.begin(slot, Use::Write);
-        Ok(())
+        self.one_sided(conn, buffer, Use::Write, |io, buffer| {
+            io.write(conn, buffer, region, offset, token)
+        })
     }
 
     /// As [`Io::read`]. It needs no receive of the peer's, but leaves the send queue's last place.
@@ -230,21 +208,28 @@ impl<'a> FramedIo<'a> {
         offset: u64,
         token: Token,
     ) -> Result<(), Rejected> {
-        if !self.conns.has_room(&mut self.io, conn) {
-            return Err(self.full(buffer));
-        }
-        let slot = buffer.slot();
-        self.io.read(conn, buffer, region, offset, token)?;
-        self.conns.begin(slot, Use::Read);
-        Ok(())
+        self.one_sided(conn, buffer, Use::Read, |io, buffer| {
+            io.read(conn, buffer, region, offset, token)
+        })
     }
 
-    fn full(&self, buffer: Buffer) -> Rejected {
-        self.io.count_would_block();
-        Rejected {
-            buffer,
-            reason: PostError::WouldBlock,
+    #[inline]
+    fn one_sided(
+        &mut self,
+        conn: ConnId,
+        buffer: Buffer,
+        whose: Use,
+        post: impl FnOnce(&mut Io<'_>, Buffer) -> Result<(), Rejected>,
+    ) -> Result<(), Rejected> {
+        if !self.conns.has_room(&mut self.io, conn) {
+            self.io.count_would_block();
+            let reason = PostError::WouldBlock;
+            return Err(Rejected { buffer, reason });
         }
+        let slot = buffer.slot();
+        post(&mut self.io, buffer)?;
+        self.conns.begin(slot, whose);
+        Ok(())
     }
 
     /// Frames that would be taken now, as far as the peer and the send queue go; 0 when the

@@ -17,7 +17,6 @@ mod region;
 mod registrar;
 mod tiers;
 
-pub use crate::types::Access;
 pub use buffer::{Buffer, TooLong};
 pub use exposed::{ExposeError, ExposedMemory, Exposures, OutOfRange};
 pub use hugepages::Hugepages;

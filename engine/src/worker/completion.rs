@@ -23,7 +23,7 @@ impl AddAssign for Received {
 }
 
 impl<F: Fabric, S: Service> Worker<F, S> {
-    #[inline(always)]
+    #[inline]
     pub(super) fn complete(&mut self, wc: &<F::Lane as Lane>::Wc) -> Received {
         let mut received = Received::default();
         let Some(id) = WrId::parse(wc.wr_id()) else {
@@ -59,7 +59,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         self.failed(id.index, status);
     }
 
-    #[inline(always)]
+    #[inline]
     fn received(&mut self, id: WrId, len: u32) -> Received {
         let none = Received::default();
         let c = self.core.table.at(id.index);
@@ -89,7 +89,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn deliver(&mut self, index: u16, buffer: Buffer) {
         let conn = self.core.table.at(index).id;
         self.service
@@ -114,7 +114,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
 
     /// A send completed, and with it all before it: errors complete in any case, so those that did
     /// not are done.
-    #[inline(always)]
+    #[inline]
     fn sent(&mut self, id: WrId, last: Outcome) {
         let c = self.core.table.at(id.index);
         let Some(n) = c.sends.retires(id.sequence) else {
@@ -136,7 +136,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     /// Gives the oldest send that was posted back to the service.
-    #[inline(always)]
+    #[inline]
     pub(super) fn retire(&mut self, index: u16, outcome: Outcome) -> bool {
         let c = self.core.table.at(index);
         let conn = c.id;

@@ -130,6 +130,13 @@ impl Table {
         (place.id == id && place.phase != Phase::Vacant).then_some(place)
     }
 
+    /// The connection that `id` names, if the service may post on it.
+    #[inline]
+    pub(crate) fn open(&mut self, id: ConnId) -> Option<&mut Connection> {
+        self.get(id)
+            .filter(|c| c.phase == Phase::Open && c.announced)
+    }
+
     /// The connection at a place, for completions that carry a generation.
     #[inline]
     pub(crate) fn by_generation(&mut self, index: u16, generation: u32) -> Option<&mut Connection> {

@@ -23,10 +23,10 @@ use crate::fabric::{
     LaneSpec, PostFailure, PrivateData, QpGrant, QpSpec, RecvWr, SendWr, WcOpcode, WcStatus,
     WorkCompletion,
 };
-use crate::memory::{Access, Region, Registrar, Registration};
+use crate::memory::{Region, Registrar, Registration};
 use crate::ring::spsc::{PopError, PushError};
 use crate::sync::{Arc, UnsafeCell};
-use crate::types::{DeviceLimits, Lkey, QpNum, Rkey};
+use crate::types::{Access, DeviceLimits, Lkey, QpNum, Rkey};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use std::os::fd::BorrowedFd;

@@ -5,7 +5,7 @@
 //! the batch have run, so a lone send leaves at once and a burst leaves behind one doorbell.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use super::connection::{Phase, Table};
+use super::connection::{Connection, Phase, Table};
 use super::{ConnId, Token};
 use crate::fabric::SendOp;
 use crate::memory::{Buffer, Exhausted, ExposedMemory, Pool};
@@ -62,6 +62,27 @@ pub(crate) struct Core {
     pub(crate) core: Option<CoreId>,
 }
 
+impl Core {
+    /// The connection, if it takes an operation of so many bytes.
+    #[inline]
+    fn admit(&mut self, conn: ConnId, len: u32, op: SendOp) -> Result<&mut Connection, PostError> {
+        let Some(c) = self.table.open(conn) else {
+            return Err(PostError::NotConnected);
+        };
+        if c.sends.room() == 0 {
+            self.counters.would_block.add(1);
+            return Err(PostError::WouldBlock);
+        }
+        if len > c.message_bytes_max {
+            return Err(PostError::TooLong);
+        }
+        if matches!(op, SendOp::Read(_)) && c.sends.read_depth() == 0 {
+            return Err(PostError::NoReads);
+        }
+        Ok(c)
+    }
+}
+
 /// A connection that can post, as a layer on top sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct Standing {
@@ -106,7 +127,7 @@ impl<'a> Io<'a> {
     ///
     /// # Errors
     /// Nothing was sent; the buffer comes back here.
-    #[inline(always)]
+    #[inline]
     pub fn send(&mut self, conn: ConnId, buffer: Buffer, token: Token) -> Result<(), Rejected> {
         self.post(conn, buffer, SendOp::Send, token)
     }
@@ -148,20 +169,13 @@ impl<'a> Io<'a> {
         offset: u64,
         token: Token,
     ) -> Result<(), Rejected> {
-        let span = match span_of(&buffer, region, offset, Access::REMOTE_READ) {
-            Ok(span) => span,
-            Err(reason) => return Err(Rejected { buffer, reason }),
-        };
-        match self.core.table.get(conn) {
-            Some(c) if c.announced && c.sends.read_depth() == 0 => Err(Rejected {
-                buffer,
-                reason: PostError::NoReads,
-            }),
-            _ => self.post(conn, buffer, SendOp::Read(span), token),
+        match span_of(&buffer, region, offset, Access::REMOTE_READ) {
+            Ok(span) => self.post(conn, buffer, SendOp::Read(span), token),
+            Err(reason) => Err(Rejected { buffer, reason }),
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn post(
         &mut self,
         conn: ConnId,
@@ -169,31 +183,10 @@ impl<'a> Io<'a> {
         op: SendOp,
         token: Token,
     ) -> Result<(), Rejected> {
-        let Some(c) = self.core.table.get(conn) else {
-            return Err(Rejected {
-                buffer,
-                reason: PostError::NotConnected,
-            });
+        let c = match self.core.admit(conn, buffer.len_bytes(), op) {
+            Ok(c) => c,
+            Err(reason) => return Err(Rejected { buffer, reason }),
         };
-        if c.phase != Phase::Open || !c.announced {
-            return Err(Rejected {
-                buffer,
-                reason: PostError::NotConnected,
-            });
-        }
-        if c.sends.room() == 0 {
-            self.core.counters.would_block.add(1);
-            return Err(Rejected {
-                buffer,
-                reason: PostError::WouldBlock,
-            });
-        }
-        if buffer.len_bytes() > c.message_bytes_max {
-            return Err(Rejected {
-                buffer,
-                reason: PostError::TooLong,
-            });
-        }
         c.sends.push(buffer, op, token);
         if !c.dirty {
             c.dirty = true;
@@ -205,8 +198,8 @@ impl<'a> Io<'a> {
     /// What a layer on top needs to know before it posts; `None` when nothing can be posted.
     #[inline]
     pub(crate) fn standing(&mut self, conn: ConnId) -> Option<Standing> {
-        let c = self.core.table.get(conn)?;
-        (c.phase == Phase::Open && c.announced).then(|| Standing {
+        let c = self.core.table.open(conn)?;
+        Some(Standing {
             room: c.sends.room(),
             receives_posted: c.recvs.posted_total(),
         })
@@ -215,7 +208,7 @@ impl<'a> Io<'a> {
     /// Receives that the connection's queue holds; 0 when it is gone.
     pub(crate) fn recv_depth(&mut self, conn: ConnId) -> u32 {
         let c = self.core.table.get(conn);
-        c.map_or(0, |c| c.recvs.vacant() + c.recvs.outstanding())
+        c.map_or(0, |c| c.recvs.depth())
     }
 
     /// Slots of this worker's pool.
@@ -239,10 +232,8 @@ impl<'a> Io<'a> {
     #[inline]
     #[must_use]
     pub fn room(&mut self, conn: ConnId) -> u32 {
-        match self.core.table.get(conn) {
-            Some(c) if c.phase == Phase::Open && c.announced => c.sends.room(),
-            _ => 0,
-        }
+        let c = self.core.table.open(conn);
+        c.map_or(0, |c| c.sends.room())
     }
 
     /// Receives posted on the connection since it began, modulo 2^32; 0 when it is gone.

@@ -86,6 +86,11 @@ impl RecvQueue {
         (self.base, self.lkey, self.posted_total) = (base, lkey, 0);
     }
 
+    /// Slots in all.
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
     /// Slots that have no buffer.
     #[inline]
     pub(crate) fn vacant(&self) -> u32 {
@@ -152,7 +157,7 @@ impl RecvQueue {
 
     /// The buffer of a slot whose receive completed. `None`: the slot is not outstanding, so the
     /// completion is not ours.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn take(&mut self, slot: u32) -> Option<Buffer> {
         let buffer = self.slots.get_mut(slot as usize)?.take()?;
         self.posted -= 1;

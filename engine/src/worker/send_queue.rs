@@ -17,8 +17,8 @@
 
 use super::Token;
 use super::wr_id::{span, with_sequence};
-use crate::fabric::{SIGNALLED_FROM_BYTES, SendOp, SendWr};
-use crate::limits::POST_CHAIN_MAX;
+use crate::fabric::{SendOp, SendWr};
+use crate::limits::{POST_CHAIN_MAX, SIGNALLED_FROM_BYTES};
 use crate::memory::Buffer;
 use crate::types::Lkey;
 
@@ -125,7 +125,7 @@ impl SendQueue {
     }
 
     /// Takes a buffer and what to do with it. There is room: the caller asked.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn push(&mut self, buffer: Buffer, op: SendOp, token: Token) {
         debug_assert!(self.room() > 0);
         let is_read = matches!(op, SendOp::Read(_));
@@ -150,7 +150,7 @@ impl SendQueue {
 
     /// The next chain to post, its last work request signalled; empty when nothing waits, or a READ
     /// for those before it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn chain(&mut self) -> &[SendWr] {
         let start = self.slot(self.posted);
         let waiting = self.tail.wrapping_sub(self.posted) as usize;
@@ -195,13 +195,13 @@ impl SendQueue {
 
     /// How many sends the completion of `sequence` retires. `None`: it names none that is
     /// outstanding, so it is not ours.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn retires(&self, sequence: u32) -> Option<u32> {
         span(self.head, sequence).filter(|n| *n <= self.outstanding())
     }
 
     /// Takes out the oldest send that was posted.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Token, Buffer)> {
         if self.head == self.posted {
             return None;

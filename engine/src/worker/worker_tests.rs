@@ -16,9 +16,9 @@ mod teardown;
 use super::*;
 use crate::fabric::toy::{MESSAGE_BYTES_MAX, Toy, ToyQp, ToyQpControl};
 use crate::fabric::{Endpoint, LaneSpec, PrivateData, QpSpec};
-use crate::memory::{Access, Buffer, HugepagePolicy, Region};
+use crate::memory::{Buffer, HugepagePolicy, Region};
 use crate::metrics::{CounterReader, CounterSnapshot};
-use crate::types::QpNum;
+use crate::types::{Access, QpNum};
 use std::sync::Arc;
 
 const CLOSE_DEADLINE: Duration = Duration::from_millis(5);

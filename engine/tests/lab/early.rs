@@ -5,10 +5,10 @@ use crate::support::*;
 use spinwire::control::{Control, LaneLink, Notice, Offer, Timing, WorkerLink};
 use spinwire::fabric::verbs::Verbs;
 use spinwire::fabric::{Endpoint, Fabric, LaneSpec, QpSpec};
-use spinwire::memory::{Access, Exposures, HugepagePolicy, Pool, Region, Registrar};
+use spinwire::memory::{Exposures, HugepagePolicy, Pool, Region, Registrar};
 use spinwire::sys::clock::Clock;
 use spinwire::sys::eventfd::EventFd;
-use spinwire::types::IdlePolicy;
+use spinwire::types::{Access, IdlePolicy};
 use spinwire::worker::{
     ConnId, Io, LaneCapacity, LaneSetup, Message, Peer, Service, Token, Worker, WorkerSetup,
 };

@@ -1,7 +1,7 @@
 //! The engine on real verbs, in the lab: `scripts/test --lab`. Every test is ignored elsewhere.
 //!
 //! Tests whose name begins with `own_` want topology A (rxe0 at 10.9.0.1, siw0 at 10.9.1.1), those
-//! with `wire_` topology B (rxe over a wire), those with `alone_` topology A in a guest of their own. Each compares what the kernel says of RDMA resources
+//! with `wire_` topology B (rxe over a wire). Each compares what the kernel says of RDMA resources
 //! before and after.
 #![cfg(feature = "verbs")]
 #![allow(unsafe_code, reason = "a counting allocator, and signals to children")]

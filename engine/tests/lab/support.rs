@@ -292,3 +292,13 @@ impl Witness {
         assert_eq!(resources(), self.0, "RDMA resources are left");
     }
 }
+
+pub(crate) fn number_in(file: &str) -> u64 {
+    let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));
+    text.trim().parse().unwrap()
+}
+
+/// Packets that left the first end of the wire.
+pub(crate) fn packets() -> u64 {
+    number_in("/sys/class/net/v0/statistics/tx_packets")
+}

@@ -39,9 +39,3 @@ fn wire_ping_pong() {
     assert!(crossed >= 3000, "{crossed} packets crossed the wire");
     witness.assert_unchanged();
 }
-
-/// Packets that left the first end of the wire.
-fn packets() -> u64 {
-    let text = std::fs::read_to_string("/sys/class/net/v0/statistics/tx_packets");
-    text.unwrap().trim().parse().unwrap()
-}

@@ -13,9 +13,9 @@ use crate::fabric::{
     Lane, PostFailure, QpSpec, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion,
 };
 use crate::limits::POST_CHAIN_MAX;
-use crate::memory::{Access, Region, Registrar, Registration};
+use crate::memory::{Region, Registrar, Registration};
 use crate::sys::eventfd::EventFd;
-use crate::types::{Lkey, QpNum, Rkey};
+use crate::types::{Access, Lkey, QpNum, Rkey};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -9,11 +9,12 @@
 //! `Arc` of what it stands on, so nothing is destroyed under a user. Imports memory, types.
 #![allow(unsafe_code, reason = "libibverbs is C")]
 
+use super::held;
 use super::open::{self, errno};
 use crate::fabric::{FabricError, Step};
-use crate::memory::{Access, Region, Registrar, Registration};
+use crate::memory::{Region, Registrar, Registration};
 use crate::sys::rlimit;
-use crate::types::{DeviceLimits, Lkey, Rkey};
+use crate::types::{Access, DeviceLimits, Lkey, Rkey};
 use rdma_sys::{
     ibv_access_flags, ibv_alloc_parent_domain, ibv_alloc_pd, ibv_alloc_td, ibv_comp_channel,
     ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_dealloc_pd, ibv_dealloc_td,
@@ -62,7 +63,7 @@ fn cover_bad_page(context: *mut ibv_context) -> Option<NonNull<ibv_cq>> {
 
 // SAFETY: libibverbs is thread safe (its manual: "all functions may be called from every thread");
 // the context is librdmacm's and lives to the end of the process or the device's removal, which
-// closes it only after `rdma_get_devices` is called again.
+// closes it only when `rdma_get_devices` is called again: `held` keeps that from happening meanwhile.
 unsafe impl Send for DeviceInner {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceInner {}
@@ -71,11 +72,15 @@ impl Drop for DeviceInner {
     fn drop(&mut self) {
         if let Some(cover) = self.cover {
             // SAFETY: ibv_destroy_cq requires a CQ that nothing completes on: no QP was given it.
-            let _ = unsafe { ibv_destroy_cq(cover.as_ptr()) };
+            complain("ibv_destroy_cq", &self.limits.name, unsafe {
+                ibv_destroy_cq(cover.as_ptr())
+            });
         }
         // SAFETY: ibv_dealloc_pd requires a PD without users; each MR, CQ, QP and parent domain of
         // ours holds an Arc of this value.
-        let _ = unsafe { ibv_dealloc_pd(self.pd.as_ptr()) };
+        let failed = unsafe { ibv_dealloc_pd(self.pd.as_ptr()) };
+        complain("ibv_dealloc_pd", &self.limits.name, failed);
+        held::release(&self.limits.name);
     }
 }
 
@@ -88,6 +93,7 @@ impl Device {
         // SAFETY: ibv_alloc_pd requires a live context: librdmacm's is.
         let pd = NonNull::new(unsafe { ibv_alloc_pd(context.as_ptr()) })
             .ok_or_else(|| FabricError::new(Step::AllocPd, &limits.name, errno()))?;
+        held::hold(&limits.name);
         let relaxed_ordering = AtomicI32::new(-1);
         Ok(Self {
             inner: Arc::new(DeviceInner {
@@ -145,7 +151,7 @@ pub struct Mr {
     lkey: Lkey,
     rkey: Rkey,
     _region: Arc<Region>,
-    _device: Device,
+    device: Device,
 }
 
 // SAFETY: ibv_dereg_mr may be called on every thread; the keys are copies.
@@ -156,7 +162,8 @@ impl Drop for Mr {
         // SAFETY: ibv_dereg_mr requires a live MR; it is destroyed here only. Work requests that
         // named it are done, as a worker ends after the QPs of its lanes; where a worker panicked,
         // the device refuses those that are left from here on. The region goes after this.
-        let _ = unsafe { ibv_dereg_mr(self.mr.as_ptr()) };
+        let failed = unsafe { ibv_dereg_mr(self.mr.as_ptr()) };
+        complain("ibv_dereg_mr", &self.device.limits().name, failed);
     }
 }
 
@@ -166,6 +173,14 @@ impl Registration for Mr {
     }
     fn rkey(&self) -> Rkey {
         self.rkey
+    }
+}
+
+/// What cannot be destroyed is abandoned, and told of.
+pub(super) fn complain(call: &str, device: &str, errno: i32) {
+    if errno != 0 {
+        let error = io::Error::from_raw_os_error(errno.abs());
+        tracing::error!(%device, %error, "{call} failed; what it was to destroy is abandoned");
     }
 }
 
@@ -219,7 +234,7 @@ impl Registrar for Device {
             lkey: Lkey(lkey),
             rkey: Rkey(rkey),
             _region: region,
-            _device: self.clone(),
+            device: self.clone(),
         })
     }
 }
@@ -331,7 +346,8 @@ impl Drop for CqHandle {
         // value, the lane too; the CQ goes before its channel, the parent domain before its thread
         // domain.
         unsafe {
-            let _ = ibv_destroy_cq(self.cq.as_ptr());
+            let failed = ibv_destroy_cq(self.cq.as_ptr());
+            complain("ibv_destroy_cq", &self.device.limits().name, failed);
             if let Some(channel) = self.channel {
                 let _ = ibv_destroy_comp_channel(channel.as_ptr());
             }

@@ -112,7 +112,6 @@ impl Templates {
         let mut all: Box<Self> = Box::new(unsafe { MaybeUninit::zeroed().assume_init() });
         for i in 0..POST_CHAIN_MAX {
             all.send[i].sg_list = &raw mut all.send_sge[i];
-            all.send[i].opcode = ibv_wr_opcode::IBV_WR_SEND;
             all.recv[i].sg_list = &raw mut all.recv_sge[i];
             all.recv[i].num_sge = 1;
             if i + 1 < POST_CHAIN_MAX {
@@ -174,7 +173,7 @@ impl fabric::Lane for Lane {
         Wc(unsafe { MaybeUninit::zeroed().assume_init() })
     }
 
-    #[inline(always)]
+    #[inline]
     fn poll(&mut self, into: &mut [Wc]) -> usize {
         let room = i32::try_from(into.len()).unwrap_or(i32::MAX);
         // SAFETY: ibv_poll_cq requires
@@ -187,7 +186,7 @@ impl fabric::Lane for Lane {
         usize::try_from(n).unwrap_or(0)
     }
 
-    #[inline(always)]
+    #[inline]
     fn post_send(&mut self, qp: &mut Qp, chain: &[SendWr]) -> Result<(), PostFailure> {
         let n = chain.len().min(POST_CHAIN_MAX);
         if n == 0 {
@@ -233,8 +232,9 @@ impl fabric::Lane for Lane {
         // - a null-terminated list: `next` of entry n-1 was set to null above, the entries before
         //   it link to their successors since `Templates::new`;
         // - gather entries valid during the call: they stand in the same box;
-        // - payload valid until completion: the caller of `Lane::post_send` owns the handles in
-        //   its in-flight table; inline payload is copied during the call.
+        // - payload valid until completion, and for a READ nobody else's to look at: the caller of
+        //   `Lane::post_send` owns the handles in its in-flight table; inline payload is copied
+        //   during the call.
         let errno = unsafe { ibv_post_send(qp.as_ptr(), t.send.as_mut_ptr(), &raw mut bad) };
         t.send[n - 1].next = next;
         if errno == 0 {

@@ -12,6 +12,7 @@ mod async_events;
 mod cm;
 mod device;
 mod gid;
+mod held;
 mod inventory;
 mod lane;
 mod open;
@@ -86,7 +87,7 @@ impl Fabric for Verbs {
 
     fn forget_device(&mut self, name: &str) -> bool {
         self.devices.retain(|device| device.limits().name != name);
-        !open::is_listed(name)
+        held::held_but_gone().is_none() && !open::is_listed(name)
     }
 
     fn limits(device: &Device) -> &DeviceLimits {

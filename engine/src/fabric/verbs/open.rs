@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "librdmacm and libibverbs are C")]
 
 use super::device::Device;
+use super::held::held_but_gone;
 use crate::fabric::{FabricError, Step};
 use crate::types::{DeviceLimits, Transport};
 use rdma_sys::{
@@ -28,6 +29,13 @@ pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// Opens every device that librdmacm has. A device that cannot be used is left out and logged: one
 /// hidden uverbs device must not keep a container from starting.
 pub(super) fn devices() -> Result<Vec<Device>, FabricError> {
+    if let Some(name) = held_but_gone() {
+        let error = io::Error::from(io::ErrorKind::ResourceBusy);
+        return Err(FabricError::new(Step::Open, name, error).advise(
+            "The device is being removed, and an engine of this process has not given it back yet: \
+             try again in a moment",
+        ));
+    }
     let mut count = 0;
     // SAFETY: rdma_get_devices requires a place for the count. It returns null with errno on error.
     let list = unsafe { rdma_get_devices(&raw mut count) };

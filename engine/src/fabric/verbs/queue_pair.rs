@@ -15,7 +15,7 @@
 #![allow(unsafe_code, reason = "libibverbs is C")]
 
 use super::cm::Id;
-use super::device::{CqHandle, memlock_advice, native_access};
+use super::device::{CqHandle, complain, memlock_advice, native_access};
 use super::open::{errno, query_port};
 use crate::fabric::{FabricError, QpGrant, QpSpec, Step};
 use crate::limits::MIN_RNR_TIMER;
@@ -55,11 +55,7 @@ impl Drop for QpInner {
             None => {
                 // SAFETY: ibv_destroy_qp requires a QP that nobody uses: this was its last half.
                 let failed = unsafe { ibv_destroy_qp(self.qp.as_ptr()) };
-                if failed != 0 {
-                    let error = io::Error::from_raw_os_error(failed.abs());
-                    let device = &self.cq.device().limits().name;
-                    tracing::error!(%device, %error, "ibv_destroy_qp failed; the QP is abandoned");
-                }
+                complain("ibv_destroy_qp", &self.cq.device().limits().name, failed);
             }
         }
     }

@@ -1,0 +1,70 @@
+//! The examples, as processes.
+
+use super::*;
+
+/// An example that was built beside this test: `target/PROFILE/deps/lab-…` and
+/// `target/PROFILE/examples/NAME`.
+fn example(name: &str) -> Command {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(std::path::Path::parent).unwrap();
+    let path: PathBuf = profile.join("examples").join(name);
+    assert!(
+        path.exists(),
+        "{} is not there: cargo build -p spinwire --examples, with the profile of this test",
+        path.display()
+    );
+    Command::new(path)
+}
+
+/// Starts the serving half; gives it when it listens.
+fn serve(name: &str, word: &str, at: &str) -> Child {
+    let mut command = example(name);
+    command.args([word, at]).stdout(Stdio::piped());
+    let mut server = command.spawn().unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(server.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    assert!(line.starts_with("listening on"), "{line:?}");
+    server
+}
+
+fn run_example(name: &str, words: [&str; 2], more: &[&str], expected: &str, port: u16) {
+    for (_, host) in [RXE, SIW] {
+        let witness = Witness::new();
+        let at = url(host, port).to_string();
+        let mut server = serve(name, words[0], &at);
+        // Twice: the serving half goes on.
+        for _ in 0..2 {
+            let mut client = example(name);
+            let output = client.args([words[1], &at]).args(more).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{name}: {text} {errors}");
+            assert!(text.contains(expected), "{name}: {text}");
+        }
+        let pid = pid_of(&server);
+        // SAFETY: kill takes any number; the child was started here and is not waited for yet.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+        assert!(server.wait().unwrap().success(), "{name} did not end well");
+        witness.assert_unchanged();
+    }
+}
+
+fn pid_of(child: &Child) -> i32 {
+    child.id().try_into().unwrap()
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_example_request_reply() {
+    let words = ["serve", "ask"];
+    run_example("request_reply", words, &["20000"], "20000 answers", 7341);
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_example_one_sided() {
+    let words = ["offer", "read"];
+    let expected = "the checksum is right";
+    run_example("one_sided", words, &[], expected, 7342);
+}
