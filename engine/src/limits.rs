@@ -22,6 +22,8 @@ pub const IDLE_TURNS_BEFORE_TOP_UP: u32 = 256;
 /// On a loose device ([`crate::fabric::QpGrant`]) operations of so many bytes are all signalled: a page,
 /// from which on SoftiWARP sends unsignalled ones without a copy.
 pub const SIGNALLED_FROM_BYTES: u32 = 4096;
+/// Pieces of local memory that one operation gathers from or scatters to.
+pub const SGE_MAX: usize = 4;
 /// Work requests chained behind one doorbell.
 pub const POST_CHAIN_MAX: usize = 32;
 

@@ -43,6 +43,7 @@ impl Bench {
         let mut ends = Vec::new();
         for _ in 0..workers {
             let spec = LaneSpec {
+                shared_recv_depth: 0,
                 cq_depth: 64,
                 events: false,
             };
@@ -52,6 +53,7 @@ impl Bench {
                 device: DEVICE.into(),
                 cq: Some(cq),
                 spec: QpSpec {
+                    shared_receives: false,
                     send_depth: 8,
                     recv_depth: 8,
                     inline_bytes: 0,

@@ -107,6 +107,7 @@ impl<F: Fabric> Control<F> {
         self.by_conn.insert(spot.conn, handle);
         let lane = &self.posts[spot.worker].link.lanes[spot.lane];
         let spec = QpSpec {
+            shared_receives: false,
             access: conn.offer.access,
             ..lane.spec
         };

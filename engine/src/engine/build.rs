@@ -74,6 +74,7 @@ fn build_worker<F: Fabric>(
             .register(Arc::clone(&region), Access::LOCAL_WRITE)
             .map_err(|source| register_error(number, &lane.device, region.len(), source))?;
         let spec = LaneSpec {
+            shared_recv_depth: 0,
             cq_depth: lane.cq_depth,
             events: worker.idle == IdlePolicy::Event,
         };
@@ -93,6 +94,7 @@ fn build_worker<F: Fabric>(
             device: lane.device.clone(),
             cq: Some(cq),
             spec: QpSpec {
+                shared_receives: false,
                 send_depth: lane.send_depth,
                 recv_depth: lane.recv_depth,
                 inline_bytes: lane.inline_bytes,

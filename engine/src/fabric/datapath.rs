@@ -3,7 +3,8 @@
 //! Who owns a buffer when: from a post that was accepted until the completion that retires it the
 //! memory belongs to the device. The caller keeps the handle out of everyone's reach meanwhile.
 
-use crate::types::{Lkey, QpNum, RemoteSpan};
+use crate::limits::SGE_MAX;
+use crate::types::{Lkey, QpNum, RemoteSpan, Rkey};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
@@ -13,20 +14,77 @@ pub enum SendOp {
     /// A message, into a receive of the peer.
     #[default]
     Send,
+    /// A message with 32 bits beside it.
+    SendImm(u32),
+    /// A message that takes a key of the peer's out of use.
+    SendInvalidate(Rkey),
     /// RDMA WRITE of the payload to the peer's memory.
     Write(RemoteSpan),
+    /// RDMA WRITE that also consumes a receive of the peer, and puts 32 bits into its completion.
+    WriteImm(RemoteSpan, u32),
     /// RDMA READ from the peer's memory into the payload's place.
     Read(RemoteSpan),
+    /// Puts `swap` into the peer's 8 bytes if they are `expect`. The payload's place, 8 bytes, gets
+    /// what was there.
+    CompareSwap {
+        /// The peer's 8 bytes, aligned.
+        at: RemoteSpan,
+        /// Value that must be there.
+        expect: u64,
+        /// Value that is put there then.
+        swap: u64,
+    },
+    /// Adds to the peer's 8 bytes, wrapping. The payload's place, 8 bytes, gets what was there.
+    FetchAdd {
+        /// The peer's 8 bytes, aligned.
+        at: RemoteSpan,
+        /// What to add.
+        add: u64,
+    },
 }
 
-/// A SEND, WRITE or READ. Constant fields of the native work request are written once, by the lane.
+impl SendOp {
+    /// The peer's answer is written to the payload's place, and the peer holds resources for it: how
+    /// many may be outstanding is settled in the handshake.
+    #[inline]
+    #[must_use]
+    pub fn is_fetch(self) -> bool {
+        matches!(
+            self,
+            Self::Read(_) | Self::CompareSwap { .. } | Self::FetchAdd { .. }
+        )
+    }
+
+    /// A CAS or an FAA.
+    #[inline]
+    #[must_use]
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+}
+
+/// A piece of local memory, as a work request names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// First byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// Key of the memory; not used for inline data.
+    pub lkey: Lkey,
+}
+
+/// The pieces of a work request behind its first.
+pub type MoreSges = [Sge; SGE_MAX - 1];
+
+/// One operation of a send queue. Constant fields of the native work request are written once, by the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWr {
     /// Comes back in the completion.
     pub wr_id: u64,
-    /// First byte of the payload.
+    /// First byte of the payload, or of its first piece.
     pub addr: u64,
-    /// Bytes of the payload; 0 is a message too.
+    /// Bytes there; 0 is a message too.
     pub len: u32,
     /// Key of the memory; not used for inline data.
     pub lkey: Lkey,
@@ -34,8 +92,11 @@ pub struct SendWr {
     pub op: SendOp,
     /// Ask for a completion. Errors complete in any case.
     pub signalled: bool,
-    /// Copy the payload at the post: the memory is free again when the post returns. Never of a READ.
+    /// Copy the payload at the post: the memory is free again when the post returns. Never of an
+    /// operation that [fetches](SendOp::is_fetch).
     pub inline: bool,
+    /// Pieces behind the first; see [`Lane::post_send`].
+    pub more: u8,
 }
 
 /// A receive: `len` bytes at `addr` for one message.
@@ -156,8 +217,30 @@ pub enum WcOpcode {
     Send,
     /// A message came in.
     Recv,
+    /// The peer's WRITE with immediate consumed a receive; its memory is as it was.
+    RecvWriteImm,
+    /// A WRITE of ours, with or without immediate.
+    Write,
+    /// A READ of ours.
+    Read,
+    /// A CAS of ours.
+    CompareSwap,
+    /// An FAA of ours.
+    FetchAdd,
     /// Any other, by the provider's number.
     Other(u32),
+}
+
+/// What a message brings beside its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Note {
+    /// Nothing.
+    #[default]
+    None,
+    /// 32 bits.
+    Imm(u32),
+    /// A key of ours that the peer took out of use.
+    Invalidated(Rkey),
 }
 
 /// One completion, read in place. On an error only `wr_id`, `status`, `qp_num` and `vendor_err`
@@ -171,8 +254,10 @@ pub trait WorkCompletion: Copy {
     fn is_success(&self) -> bool;
     /// What completed.
     fn opcode(&self) -> WcOpcode;
-    /// Bytes received.
+    /// Bytes received; of a WRITE with immediate those that the peer wrote.
     fn byte_len(&self) -> u32;
+    /// What came beside the bytes. Of a receive that succeeded.
+    fn note(&self) -> Note;
     /// QP that it completed on.
     fn qp_num(&self) -> QpNum;
     /// The provider's own code.
@@ -191,15 +276,28 @@ pub trait Lane {
     /// Takes up to `into.len()` completions; gives their number.
     fn poll(&mut self, into: &mut [Self::Wc]) -> usize;
     /// Posts a chain of at most [`crate::limits::POST_CHAIN_MAX`] operations behind one doorbell.
+    /// `more[i]` has the pieces behind the first of `chain[i]`, of which `chain[i].more` count; it may
+    /// be empty where no operation has any.
     ///
     /// # Errors
     /// The provider took only the head of the chain.
-    fn post_send(&mut self, qp: &mut Self::Qp, chain: &[SendWr]) -> Result<(), PostFailure>;
+    fn post_send(
+        &mut self,
+        qp: &mut Self::Qp,
+        chain: &[SendWr],
+        more: &[MoreSges],
+    ) -> Result<(), PostFailure>;
     /// Posts a chain of at most [`crate::limits::POST_CHAIN_MAX`] receives behind one doorbell.
     ///
     /// # Errors
     /// The provider took only the head of the chain.
     fn post_recv(&mut self, qp: &mut Self::Qp, chain: &[RecvWr]) -> Result<(), PostFailure>;
+    /// Posts a chain of at most [`crate::limits::POST_CHAIN_MAX`] receives to the lane's shared receive
+    /// queue.
+    ///
+    /// # Errors
+    /// The provider took only the head of the chain; none where the lane has no such queue.
+    fn post_shared_recv(&mut self, chain: &[RecvWr]) -> Result<(), PostFailure>;
 
     /// Readable after [`Lane::arm`] and a completion; `None` for a lane made without events.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;

@@ -17,6 +17,9 @@ pub enum Step {
     /// A completion queue.
     #[error("create a CQ")]
     CreateCq,
+    /// A shared receive queue.
+    #[error("create an SRQ")]
+    CreateSrq,
     /// A queue pair.
     #[error("create a QP")]
     CreateQp,

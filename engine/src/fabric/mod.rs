@@ -27,12 +27,15 @@ pub use cm::{
     AsyncEvent, AsyncSubject, CmEvent, CmEventKind, ConnParams, Endpoint, IdKey, PrivateData,
     PrivateDataTooLong,
 };
-pub use datapath::{Lane, PostFailure, RecvWr, SendOp, SendWr, WcOpcode, WcStatus, WorkCompletion};
+pub use datapath::{
+    Lane, MoreSges, Note, PostFailure, RecvWr, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+    WorkCompletion,
+};
 pub use error::{FabricError, Step};
 pub use url::{Url, UrlError};
 
 use crate::memory::Registrar;
-use crate::types::{Access, DeviceLimits, QpNum};
+use crate::types::{Abilities, Access, DeviceLimits, QpNum};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -41,8 +44,10 @@ use std::time::Duration;
 pub struct QpSpec {
     /// Work requests on the send queue.
     pub send_depth: u32,
-    /// Work requests on the receive queue.
+    /// Work requests on the receive queue; not used with `shared_receives`.
     pub recv_depth: u32,
+    /// Messages go to receives of the lane's shared queue.
+    pub shared_receives: bool,
     /// Inline bytes asked for.
     pub inline_bytes: u32,
     /// What the peer may do to memory that it has keys of. iWARP's QPs allow everything: there the
@@ -63,6 +68,8 @@ pub struct QpGrant {
     /// may complete before it, and an unsignalled operation of [`SIGNALLED_FROM_BYTES`](crate::limits::SIGNALLED_FROM_BYTES) may still be
     /// read from memory when one behind it has completed.
     pub loose: bool,
+    /// What the device can do beyond SEND, WRITE and READ.
+    pub abilities: Abilities,
 }
 
 /// What a lane got from its provider; shown in reports.
@@ -76,6 +83,8 @@ pub struct LaneGrant {
     pub thread_domain: Result<(), String>,
     /// The pool is registered with relaxed ordering. `Err` says why not.
     pub relaxed_ordering: Result<(), String>,
+    /// Work requests of the shared receive queue; 0 where there is none.
+    pub shared_recv_depth: u32,
 }
 
 /// Specification of a lane.
@@ -85,6 +94,8 @@ pub struct LaneSpec {
     pub cq_depth: u32,
     /// The worker sleeps on the lane's completion channel.
     pub events: bool,
+    /// Work requests of a receive queue shared by all QPs of the lane; 0 for none.
+    pub shared_recv_depth: u32,
 }
 
 /// A transport with the semantics of reliable connections, opened on the control core.

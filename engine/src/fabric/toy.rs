@@ -15,7 +15,7 @@ use super::{
     LaneSpec, PrivateData, QpGrant, QpSpec, Step,
 };
 use crate::sys::eventfd::EventFd;
-use crate::types::{DeviceLimits, QpNum, Transport};
+use crate::types::{Abilities, DeviceLimits, QpNum, Transport};
 use datapath::QpState;
 pub(crate) use datapath::{ToyLane, ToyQp, ToyWc};
 use std::collections::VecDeque;
@@ -271,6 +271,8 @@ impl Fabric for Toy {
             rd_atomic_initiator_max: 16,
             rd_atomic_responder_max: 16,
             message_bytes_max: MESSAGE_BYTES_MAX,
+            shared_recv_depth_max: 0,
+            abilities: Abilities::LEAST,
         })]
     }
     fn limits(device: &ToyDevice) -> &DeviceLimits {
@@ -285,6 +287,7 @@ impl Fabric for Toy {
         let number = state.cqs.len();
         state.cqs.push(VecDeque::new());
         let grant = LaneGrant {
+            shared_recv_depth: 0,
             device: device.0.name.clone(),
             cq_depth: spec.cq_depth,
             thread_domain: Err("a toy".into()),
@@ -359,6 +362,7 @@ impl Fabric for Toy {
             inline_bytes: spec.inline_bytes.min(INLINE_BYTES),
             message_bytes_max: MESSAGE_BYTES_MAX,
             loose: false,
+            abilities: Abilities::LEAST,
         };
         let toy = self.clone();
         let control = ToyQpControl { toy, number };

@@ -255,6 +255,7 @@ impl Side {
     fn new(toy: &mut Toy, size: Size) -> Self {
         let device = toy.devices().remove(0);
         let spec = LaneSpec {
+            shared_recv_depth: 0,
             cq_depth: 1024,
             events: false,
         };
@@ -364,6 +365,7 @@ impl Side {
         let to = Endpoint::Shm("peer".into());
         let mut id = toy.resolve_address(&to, DRAIN).expect("an id");
         let spec = QpSpec {
+            shared_receives: false,
             send_depth: self.size.send_depth,
             recv_depth: self.size.recv_depth,
             inline_bytes: 16,

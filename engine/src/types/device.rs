@@ -14,6 +14,38 @@ pub enum Transport {
     Shm,
 }
 
+/// What a device can do beyond SEND, WRITE and READ of one piece of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Abilities {
+    /// 32 bits beside a SEND or a WRITE.
+    pub immediate: bool,
+    /// SEND that takes a key of the peer's out of use.
+    pub send_invalidate: bool,
+    /// CAS and FAA.
+    pub atomics: bool,
+    /// Type-2 memory windows.
+    pub windows: bool,
+    /// Pieces that a SEND or WRITE may gather from.
+    pub sges: u8,
+    /// Pieces that a READ may scatter to.
+    pub read_sges: u8,
+    /// A READ's sink must allow remote writes (iWARP, whose peer answers with a write).
+    pub read_sink_is_exposed: bool,
+}
+
+impl Abilities {
+    /// What every device can do.
+    pub const LEAST: Self = Self {
+        immediate: false,
+        send_invalidate: false,
+        atomics: false,
+        windows: false,
+        sges: 1,
+        read_sges: 1,
+        read_sink_is_exposed: false,
+    };
+}
+
 /// Limits of one device (`ibv_query_device(3)`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceLimits {
@@ -43,4 +75,8 @@ pub struct DeviceLimits {
     pub rd_atomic_responder_max: u32,
     /// Bytes of one message; the least over the active ports.
     pub message_bytes_max: u32,
+    /// Work requests of a shared receive queue; 0 where the device has none.
+    pub shared_recv_depth_max: u32,
+    /// What it can do beyond SEND, WRITE and READ.
+    pub abilities: Abilities,
 }

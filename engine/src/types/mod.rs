@@ -8,7 +8,7 @@ mod nanos;
 mod remote;
 
 pub use access::Access;
-pub use device::{DeviceLimits, Transport};
+pub use device::{Abilities, DeviceLimits, Transport};
 pub use idle::IdlePolicy;
 pub use keys::{CoreId, Lkey, QpNum, Rkey};
 pub use nanos::Nanos;

@@ -20,8 +20,8 @@
 use super::{Command, ConnId, ControlEnd, Event, Handover, WorkerEnd, mailbox};
 use crate::fabric::{
     AsyncEvent, CmEvent, ConnParams, Endpoint, Fabric, FabricError, IdKey, Lane, LaneGrant,
-    LaneSpec, PostFailure, PrivateData, QpGrant, QpSpec, RecvWr, SendWr, WcOpcode, WcStatus,
-    WorkCompletion,
+    LaneSpec, MoreSges, Note, PostFailure, PrivateData, QpGrant, QpSpec, RecvWr, SendWr, WcOpcode,
+    WcStatus, WorkCompletion,
 };
 use crate::memory::{Region, Registrar, Registration};
 use crate::ring::spsc::{PopError, PushError};
@@ -114,6 +114,7 @@ fn adopt(qp: Half) -> Command<Bare> {
             inline_bytes: 0,
             message_bytes_max: 1,
             loose: false,
+            abilities: crate::types::Abilities::LEAST,
         },
         peer: None,
     })

@@ -61,6 +61,7 @@ impl SendQueue {
             op: SendOp::Send,
             signalled: false,
             inline: false,
+            more: 0,
         };
         Self {
             wrs: vec![blank; slots].into_boxed_slice(),
@@ -128,7 +129,7 @@ impl SendQueue {
     #[inline]
     pub(crate) fn push(&mut self, buffer: Buffer, op: SendOp, token: Token) {
         debug_assert!(self.room() > 0);
-        let is_read = matches!(op, SendOp::Read(_));
+        let is_read = op.is_fetch();
         self.reads += u32::from(is_read);
         let slot = self.slot(self.tail);
         let len = buffer.len_bytes();
@@ -140,6 +141,7 @@ impl SendQueue {
             op,
             signalled: self.loose && len >= SIGNALLED_FROM_BYTES,
             inline: len <= self.inline_bytes && !is_read,
+            more: 0,
         };
         // The place is empty, so there is nothing to drop: said so that nothing is compiled for it.
         let before = self.entries[slot].replace(Entry { token, buffer });
@@ -170,11 +172,13 @@ impl SendQueue {
     fn before_wait_for_read(&self, start: usize, n: usize) -> usize {
         let mut reads = self.reads_posted;
         for (i, wr) in self.wrs[start..start + n].iter().enumerate() {
-            match wr.op {
-                SendOp::Read(_) if reads >= self.read_depth => return i,
-                SendOp::Read(_) => reads += 1,
-                SendOp::Send | SendOp::Write(_) if self.loose && reads > 0 => return i,
-                SendOp::Send | SendOp::Write(_) => {}
+            if wr.op.is_fetch() {
+                if reads >= self.read_depth {
+                    return i;
+                }
+                reads += 1;
+            } else if self.loose && reads > 0 {
+                return i;
             }
         }
         n
@@ -186,7 +190,7 @@ impl SendQueue {
         if self.reads > 0 {
             let start = self.slot(self.posted);
             let posted = self.wrs[start..start + n].iter();
-            let reads = posted.filter(|wr| matches!(wr.op, SendOp::Read(_))).count();
+            let reads = posted.filter(|wr| wr.op.is_fetch()).count();
             self.reads_posted += u32::try_from(reads).unwrap_or(0);
         }
         self.posted = self.posted.wrapping_add(u32::try_from(n).unwrap_or(0));
@@ -207,7 +211,7 @@ impl SendQueue {
             return None;
         }
         let slot = self.slot(self.head);
-        if matches!(self.wrs[slot].op, SendOp::Read(_)) {
+        if self.wrs[slot].op.is_fetch() {
             self.reads -= 1;
             self.reads_posted -= 1;
         }
@@ -228,7 +232,7 @@ impl SendQueue {
         }
         self.given_up += 1;
         let slot = self.slot(number);
-        self.reads -= u32::from(matches!(self.wrs[slot].op, SendOp::Read(_)));
+        self.reads -= u32::from(self.wrs[slot].op.is_fetch());
         self.entries[slot].take().map(|e| (e.token, e.buffer))
     }
 }

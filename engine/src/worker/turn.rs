@@ -112,7 +112,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             if chain.is_empty() {
                 return;
             }
-            let outcome = lane.post_send(qp, chain);
+            let outcome = lane.post_send(qp, chain, &[]);
             let counters = &self.core.counters;
             counters.doorbells.add(1);
             match outcome {

@@ -140,6 +140,7 @@ impl Bench {
         let mut toy = Toy::new();
         let device = toy.devices().remove(0);
         let spec = LaneSpec {
+            shared_recv_depth: 0,
             cq_depth: 1024,
             events: true,
         };
@@ -209,6 +210,7 @@ impl Bench {
         let to = Endpoint::Shm("peer".into());
         let mut id = self.toy.resolve_address(&to, timeout).expect("an id");
         let spec = QpSpec {
+            shared_receives: false,
             send_depth: self.size.send_depth,
             recv_depth: self.size.recv_depth,
             inline_bytes: 0,

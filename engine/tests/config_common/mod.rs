@@ -1,7 +1,7 @@
 //! Hosts and devices for the tests of core maps.
 
 use spinwire::config::{Config, Host, Plan};
-use spinwire::types::{CoreId, DeviceLimits, Transport};
+use spinwire::types::{Abilities, CoreId, DeviceLimits, Transport};
 use std::collections::BTreeMap;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -21,6 +21,8 @@ pub(crate) fn device(name: &str, qp_depth_max: u32, cq_depth_max: u32) -> Device
         rd_atomic_initiator_max: 128,
         rd_atomic_responder_max: 128,
         message_bytes_max: 8 << 20,
+        shared_recv_depth_max: 32_767,
+        abilities: Abilities::LEAST,
     }
 }
 

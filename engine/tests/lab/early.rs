@@ -52,6 +52,7 @@ impl Server {
             .register(Arc::clone(&region), Access::LOCAL_WRITE)
             .unwrap();
         let spec = LaneSpec {
+            shared_recv_depth: 0,
             cq_depth: 2 * DEPTH,
             events: false,
         };
@@ -65,6 +66,7 @@ impl Server {
                 device: name.into(),
                 cq: Some(cq),
                 spec: QpSpec {
+                    shared_receives: false,
                     send_depth: DEPTH,
                     recv_depth: DEPTH,
                     inline_bytes: 0,

@@ -194,6 +194,7 @@ impl<F: Fabric> Bench<'_, F> {
             }
         };
         let qp_spec = QpSpec {
+            shared_receives: false,
             send_depth: spec.depth,
             recv_depth: spec.depth,
             inline_bytes: spec.inline_bytes,

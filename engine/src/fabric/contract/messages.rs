@@ -175,12 +175,13 @@ fn inline_unregistered<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
         op: crate::fabric::SendOp::Send,
         signalled: true,
         inline: true,
+        more: 0,
     };
     let end = &mut bench.conns[pair.active.0];
     let (Some(side), Some((_, qp))) = (end.side, &mut end.qp) else {
         return Err(Failure::new("the end has no QP"));
     };
-    let result = bench.sides[side.0].lane.post_send(qp, &[wr]);
+    let result = bench.sides[side.0].lane.post_send(qp, &[wr], &[]);
     ensure!(result.is_ok(), "the post was refused: {result:?}");
     end.sends.push_back(super::side::Posted {
         wr_id,

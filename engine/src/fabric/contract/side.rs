@@ -77,6 +77,7 @@ impl<F: Fabric> Bench<'_, F> {
         let pool = Pool::new(Arc::clone(&region), spec.slots, spec.slot_bytes)?;
         let registration = device.register(region, Access::LOCAL_WRITE)?;
         let lane = LaneSpec {
+            shared_recv_depth: 0,
             cq_depth: 1024.min(F::limits(device).cq_depth_max),
             events: spec.events,
         };

@@ -101,6 +101,7 @@ impl<F: Fabric> Bench<'_, F> {
                 op: SendOp::Send,
                 signalled: message.signalled,
                 inline: message.inline,
+                more: 0,
             });
             posted.push(Posted {
                 wr_id,
@@ -112,7 +113,7 @@ impl<F: Fabric> Bench<'_, F> {
         let Some((_, qp)) = &mut end.qp else {
             return Err(Failure::new("the end has no QP"));
         };
-        let result = self.sides[side].lane.post_send(qp, &wrs);
+        let result = self.sides[side].lane.post_send(qp, &wrs, &[]);
         for (entry, message) in posted.iter_mut().zip(chain) {
             if let Some(mut buffer) = entry.buffer.take_if(|_| message.inline) {
                 buffer.fill(0xee);

@@ -10,7 +10,7 @@
 
 use super::{QpEnd, State, Toy, ToyDevice};
 use crate::fabric::{
-    Lane, PostFailure, QpSpec, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion,
+    Lane, MoreSges, Note, PostFailure, QpSpec, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion,
 };
 use crate::limits::POST_CHAIN_MAX;
 use crate::memory::{Region, Registrar, Registration};
@@ -258,6 +258,9 @@ impl WorkCompletion for ToyWc {
         assert!(self.is_success());
         self.len
     }
+    fn note(&self) -> Note {
+        Note::None
+    }
     fn qp_num(&self) -> QpNum {
         self.qp
     }
@@ -325,7 +328,12 @@ impl Lane for ToyLane {
         n
     }
 
-    fn post_send(&mut self, qp: &mut ToyQp, chain: &[SendWr]) -> Result<(), PostFailure> {
+    fn post_send(
+        &mut self,
+        qp: &mut ToyQp,
+        chain: &[SendWr],
+        _: &[MoreSges],
+    ) -> Result<(), PostFailure> {
         assert!((1..=POST_CHAIN_MAX).contains(&chain.len()));
         let mut state = self.toy.lock();
         let q = &mut state.qps[qp.number];
@@ -361,6 +369,10 @@ impl Lane for ToyLane {
             state.flush(qp.number);
         }
         outcome
+    }
+
+    fn post_shared_recv(&mut self, _: &[RecvWr]) -> Result<(), PostFailure> {
+        unimplemented!("a toy has no shared receives")
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -11,15 +11,16 @@
 
 use super::held;
 use super::open::{self, errno};
-use crate::fabric::{FabricError, Step};
+use crate::fabric::{FabricError, LaneSpec, Step};
 use crate::memory::{Region, Registrar, Registration};
 use crate::sys::rlimit;
 use crate::types::{Access, DeviceLimits, Lkey, Rkey};
 use rdma_sys::{
     ibv_access_flags, ibv_alloc_parent_domain, ibv_alloc_pd, ibv_alloc_td, ibv_comp_channel,
-    ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_dealloc_pd, ibv_dealloc_td,
-    ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_mr, ibv_parent_domain_init_attr,
-    ibv_pd, ibv_reg_mr, ibv_td, ibv_td_init_attr,
+    ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_create_srq, ibv_dealloc_pd,
+    ibv_dealloc_td, ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_srq,
+    ibv_mr, ibv_parent_domain_init_attr, ibv_pd, ibv_reg_mr, ibv_srq, ibv_srq_attr,
+    ibv_srq_init_attr, ibv_td, ibv_td_init_attr,
 };
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -248,6 +249,9 @@ pub(super) struct CqHandle {
     channel: Option<NonNull<ibv_comp_channel>>,
     domain: Option<ThreadDomain>,
     pub(super) thread_domain: Result<(), String>,
+    /// Shared by the QPs that ask for it; in no thread domain, where providers abort.
+    srq: Option<NonNull<ibv_srq>>,
+    shared_recv_depth: u32,
     device: Device,
 }
 
@@ -264,18 +268,14 @@ unsafe impl Send for CqHandle {}
 unsafe impl Sync for CqHandle {}
 
 impl CqHandle {
-    pub(super) fn create(
-        device: &Device,
-        depth: u32,
-        events: bool,
-    ) -> Result<Arc<Self>, FabricError> {
+    pub(super) fn create(device: &Device, spec: &LaneSpec) -> Result<Arc<Self>, FabricError> {
         let name = &device.limits().name;
-        let channel = if events {
+        let channel = if spec.events {
             Some(create_channel(device)?)
         } else {
             None
         };
-        let cqe = i32::try_from(depth).unwrap_or(i32::MAX);
+        let cqe = i32::try_from(spec.cq_depth).unwrap_or(i32::MAX);
         let channel_ptr = channel.map_or(ptr::null_mut(), NonNull::as_ptr);
         // SAFETY: ibv_create_cq requires a live context and a channel of that context, or null.
         let cq = unsafe { ibv_create_cq(device.context(), cqe, ptr::null_mut(), channel_ptr, 0) };
@@ -299,14 +299,30 @@ impl CqHandle {
             Ok(domain) => (Some(domain), Ok(())),
             Err(e) => (None, Err(e.to_string())),
         };
-        Ok(Arc::new(Self {
+        let mut handle = Self {
             cq,
-            depth: u32::try_from(granted).unwrap_or(depth),
+            depth: u32::try_from(granted).unwrap_or(spec.cq_depth),
             channel,
             domain,
             thread_domain,
+            srq: None,
+            shared_recv_depth: 0,
             device: device.clone(),
-        }))
+        };
+        if spec.shared_recv_depth > 0 {
+            let (srq, depth) = create_srq(device, spec.shared_recv_depth)?;
+            (handle.srq, handle.shared_recv_depth) = (Some(srq), depth);
+        }
+        Ok(Arc::new(handle))
+    }
+
+    pub(super) fn srq_ptr(&self) -> Option<*mut ibv_srq> {
+        self.srq.map(NonNull::as_ptr)
+    }
+
+    /// Work requests of the shared receive queue; 0 where there is none.
+    pub(super) fn shared_recv_depth(&self) -> u32 {
+        self.shared_recv_depth
     }
 
     pub(super) fn as_ptr(&self) -> *mut ibv_cq {
@@ -344,8 +360,13 @@ impl Drop for CqHandle {
     fn drop(&mut self) {
         // SAFETY: each call requires that nothing uses its object any more: QPs hold an Arc of this
         // value, the lane too; the CQ goes before its channel, the parent domain before its thread
-        // domain.
+        // domain. What an SRQ still holds is the device's until here, and the pool lives longer: a
+        // worker drops its lanes before its registrations.
         unsafe {
+            if let Some(srq) = self.srq {
+                let failed = ibv_destroy_srq(srq.as_ptr());
+                complain("ibv_destroy_srq", &self.device.limits().name, failed);
+            }
             let failed = ibv_destroy_cq(self.cq.as_ptr());
             complain("ibv_destroy_cq", &self.device.limits().name, failed);
             if let Some(channel) = self.channel {
@@ -357,6 +378,22 @@ impl Drop for CqHandle {
             }
         }
     }
+}
+
+fn create_srq(device: &Device, depth: u32) -> Result<(NonNull<ibv_srq>, u32), FabricError> {
+    let mut init = ibv_srq_init_attr {
+        srq_context: ptr::null_mut(),
+        attr: ibv_srq_attr {
+            max_wr: depth,
+            max_sge: 1,
+            srq_limit: 0,
+        },
+    };
+    // SAFETY: ibv_create_srq requires a live PD, and an attribute to read and write.
+    let srq = NonNull::new(unsafe { ibv_create_srq(device.pd(), &raw mut init) });
+    let srq =
+        srq.ok_or_else(|| FabricError::new(Step::CreateSrq, &device.limits().name, errno()))?;
+    Ok((srq, init.attr.max_wr.max(depth)))
 }
 
 impl ThreadDomain {

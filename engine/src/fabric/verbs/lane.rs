@@ -12,14 +12,16 @@
 use super::device::CqHandle;
 use super::queue_pair::Qp;
 use crate::fabric::{
-    self, PostFailure, RecvWr, SendOp, SendWr, WcOpcode, WcStatus, WorkCompletion,
+    self, MoreSges, Note, PostFailure, RecvWr, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+    WorkCompletion,
 };
-use crate::limits::POST_CHAIN_MAX;
-use crate::types::{QpNum, RemoteSpan};
+use crate::limits::{POST_CHAIN_MAX, SGE_MAX};
+use crate::types::{QpNum, RemoteSpan, Rkey};
 use rdma_sys::{
-    ibv_ack_cq_events, ibv_get_cq_event, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_recv_wr,
-    ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status,
-    ibv_wr_opcode, rdma_t,
+    atomic_t, ibv_ack_cq_events, ibv_get_cq_event, ibv_poll_cq, ibv_post_recv, ibv_post_send,
+    ibv_post_srq_recv, ibv_recv_wr, ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge,
+    ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
+    imm_data_invalidated_rkey_union_t, rdma_t, wr_t,
 };
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -77,6 +79,11 @@ impl WorkCompletion for Wc {
         match self.0.opcode {
             ibv_wc_opcode::IBV_WC_SEND => WcOpcode::Send,
             ibv_wc_opcode::IBV_WC_RECV => WcOpcode::Recv,
+            ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM => WcOpcode::RecvWriteImm,
+            ibv_wc_opcode::IBV_WC_RDMA_WRITE => WcOpcode::Write,
+            ibv_wc_opcode::IBV_WC_RDMA_READ => WcOpcode::Read,
+            ibv_wc_opcode::IBV_WC_COMP_SWAP => WcOpcode::CompareSwap,
+            ibv_wc_opcode::IBV_WC_FETCH_ADD => WcOpcode::FetchAdd,
             other => WcOpcode::Other(other),
         }
     }
@@ -84,6 +91,23 @@ impl WorkCompletion for Wc {
     #[inline]
     fn byte_len(&self) -> u32 {
         self.0.byte_len
+    }
+
+    #[inline]
+    fn note(&self) -> Note {
+        const IMM: u32 = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+        const INVALIDATED: u32 = ibv_wc_flags::IBV_WC_WITH_INV.0;
+        if self.0.wc_flags & (IMM | INVALIDATED) == 0 {
+            return Note::None;
+        }
+        let word = self.0.imm_data_invalidated_rkey_union;
+        // SAFETY: both fields of the union are 32 bits, and every pattern is valid.
+        let (imm, rkey) = unsafe { (word.imm_data, word.invalidated_rkey) };
+        if self.0.wc_flags & IMM != 0 {
+            Note::Imm(u32::from_be(imm))
+        } else {
+            Note::Invalidated(Rkey(rkey))
+        }
     }
 
     #[inline]
@@ -100,7 +124,7 @@ impl WorkCompletion for Wc {
 /// `next` and `sg_list` hold stay true when the lane moves.
 struct Templates {
     send: [ibv_send_wr; POST_CHAIN_MAX],
-    send_sge: [ibv_sge; POST_CHAIN_MAX],
+    send_sge: [[ibv_sge; SGE_MAX]; POST_CHAIN_MAX],
     recv: [ibv_recv_wr; POST_CHAIN_MAX],
     recv_sge: [ibv_sge; POST_CHAIN_MAX],
 }
@@ -111,7 +135,7 @@ impl Templates {
         // them.
         let mut all: Box<Self> = Box::new(unsafe { MaybeUninit::zeroed().assume_init() });
         for i in 0..POST_CHAIN_MAX {
-            all.send[i].sg_list = &raw mut all.send_sge[i];
+            all.send[i].sg_list = &raw mut all.send_sge[i][0];
             all.recv[i].sg_list = &raw mut all.recv_sge[i];
             all.recv[i].num_sge = 1;
             if i + 1 < POST_CHAIN_MAX {
@@ -146,14 +170,118 @@ impl Lane {
             templates: Templates::new(),
         }
     }
+
+    /// Gives `post` the chain as a null-terminated list of at most [`POST_CHAIN_MAX`].
+    #[inline]
+    fn with_receives(
+        &mut self,
+        chain: &[RecvWr],
+        post: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32,
+    ) -> Result<(), PostFailure> {
+        let n = chain.len().min(POST_CHAIN_MAX);
+        if n == 0 {
+            return Ok(());
+        }
+        let t = &mut *self.templates;
+        for (i, wr) in chain[..n].iter().enumerate() {
+            t.recv_sge[i] = ibv_sge {
+                addr: wr.addr,
+                length: wr.len,
+                lkey: wr.lkey.0,
+            };
+            debug_assert!(t.recv[i].num_sge == 1);
+            t.recv[i].wr_id = wr.wr_id;
+        }
+        let next = t.recv[n - 1].next;
+        t.recv[n - 1].next = ptr::null_mut();
+        let mut bad: *mut ibv_recv_wr = ptr::null_mut();
+        let errno = post(t.recv.as_mut_ptr(), &raw mut bad);
+        t.recv[n - 1].next = next;
+        if errno == 0 {
+            return Ok(());
+        }
+        Err(PostFailure {
+            posted: refused(&t.recv[..n], bad),
+            errno: errno.abs(),
+        })
+    }
 }
 
 #[inline]
-fn remote(at: RemoteSpan) -> rdma_t {
-    rdma_t {
-        remote_addr: at.addr,
-        rkey: at.rkey.0,
+fn rdma(at: RemoteSpan) -> wr_t {
+    wr_t {
+        rdma: rdma_t {
+            remote_addr: at.addr,
+            rkey: at.rkey.0,
+        },
     }
+}
+
+#[inline]
+fn atomic(at: RemoteSpan, compare_add: u64, swap: u64) -> wr_t {
+    wr_t {
+        atomic: atomic_t {
+            remote_addr: at.addr,
+            compare_add,
+            swap,
+            rkey: at.rkey.0,
+        },
+    }
+}
+
+#[inline]
+fn imm(value: u32) -> imm_data_invalidated_rkey_union_t {
+    imm_data_invalidated_rkey_union_t {
+        imm_data: value.to_be(),
+    }
+}
+
+#[inline]
+fn native(sge: Sge) -> ibv_sge {
+    ibv_sge {
+        addr: sge.addr,
+        length: sge.len,
+        lkey: sge.lkey.0,
+    }
+}
+
+/// Writes the opcode of `op` and what belongs to it.
+#[inline]
+fn set_op(to: &mut ibv_send_wr, op: SendOp) {
+    to.opcode = match op {
+        SendOp::Send => ibv_wr_opcode::IBV_WR_SEND,
+        SendOp::SendImm(value) => {
+            to.imm_data_invalidated_rkey_union = imm(value);
+            ibv_wr_opcode::IBV_WR_SEND_WITH_IMM
+        }
+        SendOp::SendInvalidate(rkey) => {
+            to.imm_data_invalidated_rkey_union = imm_data_invalidated_rkey_union_t {
+                invalidated_rkey: rkey.0,
+            };
+            ibv_wr_opcode::IBV_WR_SEND_WITH_INV
+        }
+        SendOp::Write(at) => {
+            to.wr = rdma(at);
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE
+        }
+        SendOp::WriteImm(at, value) => {
+            to.wr = rdma(at);
+            to.imm_data_invalidated_rkey_union = imm(value);
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
+        }
+        SendOp::Read(at) => {
+            to.wr = rdma(at);
+            ibv_wr_opcode::IBV_WR_RDMA_READ
+        }
+        SendOp::CompareSwap { at, expect, swap } => {
+            to.wr = atomic(at, expect, swap);
+            ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP
+        }
+        SendOp::FetchAdd { at, add } => {
+            to.wr = atomic(at, add, 0);
+            ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
+        }
+    };
 }
 
 /// Index of the work request that libibverbs refused, found by its address in the array. A provider
@@ -187,33 +315,35 @@ impl fabric::Lane for Lane {
     }
 
     #[inline]
-    fn post_send(&mut self, qp: &mut Qp, chain: &[SendWr]) -> Result<(), PostFailure> {
+    fn post_send(
+        &mut self,
+        qp: &mut Qp,
+        chain: &[SendWr],
+        more: &[MoreSges],
+    ) -> Result<(), PostFailure> {
         let n = chain.len().min(POST_CHAIN_MAX);
         if n == 0 {
             return Ok(());
         }
         let t = &mut *self.templates;
         for (i, wr) in chain[..n].iter().enumerate() {
-            t.send_sge[i] = ibv_sge {
+            t.send_sge[i][0] = ibv_sge {
                 addr: wr.addr,
                 length: wr.len,
                 lkey: wr.lkey.0,
             };
-            let native = &mut t.send[i];
-            native.wr_id = wr.wr_id;
-            native.num_sge = i32::from(wr.len != 0);
-            native.opcode = match wr.op {
-                SendOp::Send => ibv_wr_opcode::IBV_WR_SEND,
-                SendOp::Write(at) => {
-                    native.wr.rdma = remote(at);
-                    ibv_wr_opcode::IBV_WR_RDMA_WRITE
+            let to = &mut t.send[i];
+            to.wr_id = wr.wr_id;
+            to.num_sge = i32::from(wr.len != 0);
+            if wr.more > 0 {
+                let pieces = &more[i][..usize::from(wr.more)];
+                for (place, sge) in t.send_sge[i][1..].iter_mut().zip(pieces) {
+                    *place = native(*sge);
                 }
-                SendOp::Read(at) => {
-                    native.wr.rdma = remote(at);
-                    ibv_wr_opcode::IBV_WR_RDMA_READ
-                }
-            };
-            native.send_flags = if wr.signalled {
+                to.num_sge = 1 + i32::from(wr.more);
+            }
+            set_op(to, wr.op);
+            to.send_flags = if wr.signalled {
                 ibv_send_flags::IBV_SEND_SIGNALED.0
             } else {
                 0
@@ -234,7 +364,7 @@ impl fabric::Lane for Lane {
         // - gather entries valid during the call: they stand in the same box;
         // - payload valid until completion, and for a READ nobody else's to look at: the caller of
         //   `Lane::post_send` owns the handles in its in-flight table; inline payload is copied
-        //   during the call.
+        //   during the call; `num_sge` counts entries that were written above.
         let errno = unsafe { ibv_post_send(qp.as_ptr(), t.send.as_mut_ptr(), &raw mut bad) };
         t.send[n - 1].next = next;
         if errno == 0 {
@@ -248,38 +378,32 @@ impl fabric::Lane for Lane {
 
     #[inline]
     fn post_recv(&mut self, qp: &mut Qp, chain: &[RecvWr]) -> Result<(), PostFailure> {
-        let n = chain.len().min(POST_CHAIN_MAX);
-        if n == 0 {
-            return Ok(());
-        }
-        let t = &mut *self.templates;
-        for (i, wr) in chain[..n].iter().enumerate() {
-            t.recv_sge[i] = ibv_sge {
-                addr: wr.addr,
-                length: wr.len,
-                lkey: wr.lkey.0,
-            };
-            debug_assert!(t.recv[i].num_sge == 1);
-            t.recv[i].wr_id = wr.wr_id;
-        }
-        let next = t.recv[n - 1].next;
-        t.recv[n - 1].next = ptr::null_mut();
-        let mut bad: *mut ibv_recv_wr = ptr::null_mut();
         // SAFETY: ibv_post_recv requires
         // - a live QP in INIT or later: control creates it so before it moves the half here, and
         //   destroying takes that half;
         // - no other poster: we hold `&mut qp`;
-        // - a null-terminated list with valid entries: as in `post_send`;
+        // - a null-terminated list with valid entries: `with_receives` gives one;
         // - memory valid and ours to give until completion: the caller owns the handles in its
         //   in-flight table.
-        let errno = unsafe { ibv_post_recv(qp.as_ptr(), t.recv.as_mut_ptr(), &raw mut bad) };
-        t.recv[n - 1].next = next;
-        if errno == 0 {
-            return Ok(());
-        }
-        Err(PostFailure {
-            posted: refused(&t.recv[..n], bad),
-            errno: errno.abs(),
+        self.with_receives(chain, |list, bad| unsafe {
+            ibv_post_recv(qp.as_ptr(), list, bad)
+        })
+    }
+
+    #[inline]
+    fn post_shared_recv(&mut self, chain: &[RecvWr]) -> Result<(), PostFailure> {
+        let Some(srq) = self.cq.srq_ptr() else {
+            return Err(PostFailure {
+                posted: 0,
+                errno: libc::EOPNOTSUPP,
+            });
+        };
+        // SAFETY: ibv_post_srq_recv requires
+        // - a live SRQ: `self.cq` destroys it when its last holder is gone;
+        // - a list and memory: as in `post_recv`. Other posters would be allowed (the SRQ is in no
+        //   thread domain), but there are none.
+        self.with_receives(chain, |list, bad| unsafe {
+            ibv_post_srq_recv(srq, list, bad)
         })
     }
 
@@ -327,7 +451,7 @@ mod tests {
     fn templates_are_linked_and_constant() {
         let t = Templates::new();
         for i in 0..POST_CHAIN_MAX {
-            assert_eq!(t.send[i].sg_list.cast_const(), &raw const t.send_sge[i]);
+            assert_eq!(t.send[i].sg_list.cast_const(), &raw const t.send_sge[i][0]);
             assert_eq!(t.recv[i].sg_list.cast_const(), &raw const t.recv_sge[i]);
             let last = i + 1 == POST_CHAIN_MAX;
             assert_eq!(t.send[i].next.is_null(), last);

@@ -99,12 +99,13 @@ impl Fabric for Verbs {
         device: &Device,
         spec: &LaneSpec,
     ) -> Result<(Cq, Lane, LaneGrant), FabricError> {
-        let cq = CqHandle::create(device, spec.cq_depth, spec.events)?;
+        let cq = CqHandle::create(device, spec)?;
         let grant = LaneGrant {
             device: device.limits().name.clone(),
             cq_depth: cq.depth(),
             thread_domain: cq.thread_domain.clone(),
             relaxed_ordering: device.relaxed_ordering(),
+            shared_recv_depth: cq.shared_recv_depth(),
         };
         Ok((Cq(Arc::clone(&cq)), Lane::new(cq), grant))
     }

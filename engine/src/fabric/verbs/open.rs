@@ -4,10 +4,12 @@
 use super::device::Device;
 use super::held::held_but_gone;
 use crate::fabric::{FabricError, Step};
-use crate::types::{DeviceLimits, Transport};
+use crate::limits::SGE_MAX;
+use crate::types::{Abilities, DeviceLimits, Transport};
 use rdma_sys::{
-    ibv_context, ibv_device_attr, ibv_get_device_name, ibv_port_attr, ibv_port_state,
-    ibv_query_device, ibv_query_port, ibv_transport_type, rdma_free_devices, rdma_get_devices,
+    ibv_atomic_cap, ibv_context, ibv_device_attr, ibv_device_cap_flags, ibv_get_device_name,
+    ibv_port_attr, ibv_port_state, ibv_query_device, ibv_query_port, ibv_transport_type,
+    rdma_free_devices, rdma_get_devices,
 };
 use std::ffi::CStr;
 use std::io;
@@ -155,8 +157,38 @@ pub(super) fn limits(context: *mut ibv_context) -> Result<DeviceLimits, FabricEr
         rd_atomic_initiator_max: count(attr.max_qp_init_rd_atom),
         rd_atomic_responder_max: count(attr.max_qp_rd_atom),
         message_bytes_max,
+        shared_recv_depth_max: if attr.max_srq > 0 {
+            count(attr.max_srq_wr)
+        } else {
+            0
+        },
+        abilities: abilities(transport(context), &attr),
         name,
     })
+}
+
+fn abilities(transport: Transport, attr: &ibv_device_attr) -> Abilities {
+    let iwarp = transport == Transport::Iwarp;
+    let has = |flag: ibv_device_cap_flags| attr.device_cap_flags & flag.0 != 0;
+    let pieces = |n: i32| {
+        let n = (n.max(1).unsigned_abs() as usize).min(SGE_MAX);
+        u8::try_from(n).unwrap_or(1)
+    };
+    Abilities {
+        // iWARP has neither on the wire (RFC 5040, 4.1; RFC 7306 adds them, no device here does).
+        immediate: !iwarp,
+        atomics: !iwarp && attr.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE,
+        send_invalidate: has(ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS),
+        windows: has(ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B),
+        sges: pieces(attr.max_sge),
+        // A READ on iWARP names one sink (RFC 5040, 4.4).
+        read_sges: if iwarp {
+            1
+        } else {
+            pieces(attr.max_sge_rd.max(1))
+        },
+        read_sink_is_exposed: iwarp,
+    }
 }
 
 /// Vendor of a device; 0 where it does not say.

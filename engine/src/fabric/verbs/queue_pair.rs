@@ -231,20 +231,30 @@ pub(super) fn create(
         inline_bytes: inline_granted.min(spec.inline_bytes),
         message_bytes_max: limits.message_bytes_max,
         loose: iwarp,
+        abilities: limits.abilities,
     };
     Ok((control, Qp { inner }, grant))
 }
 
 fn init_attributes(cq: &CqHandle, spec: &QpSpec, inline: u32) -> ibv_qp_init_attr {
+    let sges = u32::from(cq.device().limits().abilities.sges);
     ibv_qp_init_attr {
         qp_context: ptr::null_mut(),
         send_cq: cq.as_ptr(),
         recv_cq: cq.as_ptr(),
-        srq: ptr::null_mut(),
+        srq: if spec.shared_receives {
+            cq.srq_ptr().unwrap_or(ptr::null_mut())
+        } else {
+            ptr::null_mut()
+        },
         cap: ibv_qp_cap {
             max_send_wr: spec.send_depth,
-            max_recv_wr: spec.recv_depth,
-            max_send_sge: 1,
+            max_recv_wr: if spec.shared_receives {
+                0
+            } else {
+                spec.recv_depth
+            },
+            max_send_sge: sges,
             max_recv_sge: 1,
             max_inline_data: inline,
         },

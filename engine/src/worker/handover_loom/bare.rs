@@ -43,6 +43,9 @@ impl WorkCompletion for BareWc {
     fn byte_len(&self) -> u32 {
         unreachable!()
     }
+    fn note(&self) -> Note {
+        unreachable!()
+    }
     fn qp_num(&self) -> QpNum {
         unreachable!()
     }
@@ -60,7 +63,10 @@ impl Lane for BareLane {
     fn poll(&mut self, _: &mut [BareWc]) -> usize {
         unreachable!()
     }
-    fn post_send(&mut self, _: &mut Half, _: &[SendWr]) -> Result<(), PostFailure> {
+    fn post_send(&mut self, _: &mut Half, _: &[SendWr], _: &[MoreSges]) -> Result<(), PostFailure> {
+        unreachable!()
+    }
+    fn post_shared_recv(&mut self, _: &[RecvWr]) -> Result<(), PostFailure> {
         unreachable!()
     }
     fn post_recv(&mut self, _: &mut Half, _: &[RecvWr]) -> Result<(), PostFailure> {
