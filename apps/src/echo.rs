@@ -16,7 +16,7 @@ impl Echo {
         if let Err(rejected) = io.send(conn, buffer, Token::default()) {
             // Otherwise the peer is gone, and with it whoever wanted the answer.
             if rejected.reason == PostError::WouldBlock {
-                self.waiting.push_back((conn, rejected.buffer));
+                self.waiting.push_back((conn, rejected.payload));
             }
         }
     }

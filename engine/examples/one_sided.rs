@@ -126,7 +126,9 @@ impl Service for Reader {
     }
     fn completed(&mut self, io: &mut FramedIo<'_>, conn: ConnId, completed: Completed) {
         // READs complete in the order in which they were posted.
-        if let (Operation::Read(piece), Outcome::Done) = (completed.operation, completed.outcome) {
+        if let (Operation::Read(piece), Outcome::Done) = (completed.operation, completed.outcome)
+            && let Some(piece) = piece.into_buffer()
+        {
             self.sum = checksum(self.sum, &piece);
             self.read += piece.len() as u64;
             drop(piece);

@@ -22,6 +22,10 @@ pub const IDLE_TURNS_BEFORE_TOP_UP: u32 = 256;
 /// On a loose device ([`crate::fabric::QpGrant`]) operations of so many bytes are all signalled: a page,
 /// from which on SoftiWARP sends unsignalled ones without a copy.
 pub const SIGNALLED_FROM_BYTES: u32 = 4096;
+/// READs that a worker may have under way on a device whose READs go through an arena (iWARP).
+pub const READ_SINKS: usize = 64;
+/// Bytes of that arena, unless one slot is larger.
+pub const READ_SINK_BYTES_MAX: usize = 64 << 20;
 /// Pieces of local memory that one operation gathers from or scatters to.
 pub const SGE_MAX: usize = 4;
 /// Work requests chained behind one doorbell.

@@ -379,7 +379,9 @@ impl Service for Server {
         let is = |op| completed.token == link.token(op);
         match (completed.outcome, &link.step) {
             (Outcome::Done, Step::Reading(_)) if is(Op::Read) => {
-                if let Err(error) = self.check(io, conn, completed.buffer) {
+                let checked = completed.payload.into_buffer();
+                let checked = checked.map(|read| self.check(io, conn, read));
+                if let Some(Err(error)) = checked {
                     self.fail(io, conn, &error);
                 }
             }

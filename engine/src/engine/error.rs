@@ -1,7 +1,7 @@
 //! Why an engine did not start, or ended.
 
 use crate::fabric::{Endpoint, FabricError, Url};
-use crate::memory::{PoolError, RegionError};
+use crate::memory::{ExposeError, PoolError, RegionError};
 use crate::sys::affinity::PinError;
 use std::io;
 
@@ -35,6 +35,14 @@ pub enum EngineError {
         worker: u16,
         /// Why.
         source: PoolError,
+    },
+    /// Memory for READs, on a device that wants it open to peers.
+    #[error("memory for the READs of worker {worker}: {source}")]
+    ReadSinks {
+        /// Its number.
+        worker: u16,
+        /// Why.
+        source: ExposeError,
     },
     /// A pool could not be registered.
     #[error("register {bytes} B of worker {worker} on {device}: {source}. {advice}")]

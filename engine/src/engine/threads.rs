@@ -5,10 +5,11 @@ use super::requests::{Desk, Requests};
 use super::{Engine, EngineError, WorkerInfo};
 use crate::config::{Plan, PoolPlan};
 use crate::fabric::Fabric;
+use crate::limits::{READ_SINK_BYTES_MAX, READ_SINKS};
 use crate::memory::{Exposures, Pool};
 use crate::sys::affinity::pin_current_thread;
 use crate::sys::clock::Clock;
-use crate::types::CoreId;
+use crate::types::{Access, CoreId};
 use crate::worker::{Service, Worker, WorkerSetup};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -135,7 +136,28 @@ fn run_worker<F: Fabric, S: Service>(
             return Err(EngineError::Stopped);
         }
     };
+    let sinks_wanted: Vec<bool> = devices
+        .iter()
+        .map(|d| F::limits(d).abilities.read_sink_is_exposed)
+        .collect();
     let exposures = Exposures::new(devices);
+    let slot_bytes = pool_plan.slot_bytes as usize;
+    let sinks = (READ_SINK_BYTES_MAX / slot_bytes).clamp(1, READ_SINKS);
+    let sink = |wanted: bool| {
+        let access = Access::REMOTE_WRITE;
+        let expose = || exposures.expose(sinks * slot_bytes, pool_plan.hugepages, access);
+        wanted.then(expose).transpose()
+    };
+    let read_sinks = match sinks_wanted.into_iter().map(sink).collect() {
+        Ok(sinks) => sinks,
+        Err(source) => {
+            let _ = ready.send(Err(EngineError::ReadSinks {
+                worker: number,
+                source,
+            }));
+            return Err(EngineError::Stopped);
+        }
+    };
     let info = WorkerInfo {
         number,
         core: plan.core,
@@ -156,6 +178,7 @@ fn run_worker<F: Fabric, S: Service>(
         idle: plan.idle,
         close_deadline,
         exposures,
+        read_sinks,
     };
     let mut worker = Worker::new(setup, service(info));
     let _ = ready.send(Ok(()));

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   message, completed ─► awake: [conn, …] ─► turn: writable? credits alone? ─► awake still, or at rest
-//!   push ─► in_flight[slot] = whose ─► completed ─► taken out
+//!   push, marked with whose it is ─► completed, with the mark
 //! ```
 //! A connection is awake for as long as a turn could have to do something for it: it received since
 //! the last turn (receives are posted again behind the turn), credits are to be told and could not
@@ -21,8 +21,8 @@
 //! then ends the connection, or never looks at it). So the other side's sends are refused until it has
 //! heard a word, and the side that connected says one, credits alone, if its service is silent.
 //!
-//! What completes is told apart by the slot of its buffer, which one operation has at a time. Tokens
-//! are the service's alone, and may all be the same.
+//! What completes is told apart by the mark that the worker keeps with each operation. Tokens are the
+//! service's alone, and may all be the same.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::{Frame, Refused, RegionId, RegionOffer, RequestId, SendError};
@@ -37,6 +37,7 @@ const ROOM_FOR_SERVICE: u32 = 2;
 
 /// Whose an operation is, and how its buffer goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(super) enum Use {
     /// A frame of ours: credits, offers. The service hears nothing of it.
     Internal,
@@ -46,9 +47,30 @@ pub(super) enum Use {
     Write,
     /// A READ of the service's.
     Read,
+    /// A CAS or FAA of the service's.
+    Atomic,
 }
 
 impl Use {
+    /// The mark that the worker gives back.
+    #[inline]
+    pub(super) fn mark(self) -> u8 {
+        self as u8
+    }
+
+    /// What a mark says.
+    #[inline]
+    pub(super) fn marked(mark: u8) -> Option<Self> {
+        const ALL: [Use; 5] = [
+            Use::Internal,
+            Use::Frame,
+            Use::Write,
+            Use::Read,
+            Use::Atomic,
+        ];
+        ALL.get(usize::from(mark)).copied()
+    }
+
     /// Frames are the service's where it has a call for them.
     #[inline]
     fn of(kind: Kind) -> Self {
@@ -250,20 +272,15 @@ fn wake(awake: &mut Vec<ConnId>, c: &mut Conn) {
 pub(super) struct Conns {
     places: Vec<Option<Conn>>,
     awake: Vec<ConnId>,
-    /// Whose the operation is that has the slot's buffer, by slot.
-    in_flight: Vec<Option<Use>>,
 }
 
 impl Conns {
     /// Takes a connection, and all memory that it will need.
     #[cold]
-    pub(super) fn insert(&mut self, conn: Conn, pool_slots: u32) {
+    pub(super) fn insert(&mut self, conn: Conn) {
         let index = usize::from(conn.id.index);
         if self.places.len() <= index {
             self.places.resize_with(index + 1, || None);
-        }
-        if self.in_flight.len() < pool_slots as usize {
-            self.in_flight.resize(pool_slots as usize, None);
         }
         // One entry each, and one of an earlier connection of the place until the next turn.
         let most = 2 * self.places.len();
@@ -371,21 +388,6 @@ impl Conns {
         }
     }
 
-    /// Notes whose the operation is that now has a slot.
-    #[inline]
-    pub(super) fn begin(&mut self, slot: u32, whose: Use) {
-        if let Some(place) = self.in_flight.get_mut(slot as usize) {
-            debug_assert!(place.is_none());
-            *place = Some(whose);
-        }
-    }
-
-    /// Whose the operation was that had this buffer.
-    #[inline]
-    pub(super) fn finish(&mut self, buffer: &Buffer) -> Option<Use> {
-        self.in_flight.get_mut(buffer.slot() as usize)?.take()
-    }
-
     /// Whether a READ or WRITE may be pushed. If not for want of room, `writable` is owed; a
     /// connection that is closed says so by itself.
     #[inline]
@@ -467,25 +469,29 @@ impl Conns {
             posted: c.window.tell(),
             request_id,
         });
-        let slot = buffer.slot();
-        match io.send(conn, buffer, token) {
+        match io.marked(Use::of(kind).mark()).send(conn, buffer, token) {
             Ok(()) => {
                 c.window.sent();
                 c.word_owed = false;
-                self.begin(slot, Use::of(kind));
                 Ok(())
             }
-            Err(Rejected { buffer, reason }) => {
+            Err(Rejected { payload, reason }) => {
                 c.window.untell(told);
                 Err(Refused {
-                    frame: Frame::again(buffer),
+                    frame: Frame::again(payload),
                     reason: match reason {
                         PostError::TooLong => SendError::TooLong,
                         PostError::WouldBlock => SendError::WouldBlock,
+                        // The others cannot be of a SEND.
                         PostError::NotConnected
                         | PostError::OutOfRegion
                         | PostError::NotAllowed
-                        | PostError::NoReads => SendError::NotConnected,
+                        | PostError::NoReads
+                        | PostError::Unsupported
+                        | PostError::TooManyPieces
+                        | PostError::Misaligned
+                        | PostError::SinkNotWritable
+                        | PostError::Exhausted => SendError::NotConnected,
                     },
                 })
             }

@@ -3,7 +3,7 @@
 
 use super::conns::{Conns, Label, Use};
 use super::{Frame, RegionId, RegionOffer, RequestId};
-use crate::memory::{Buffer, Exhausted, ExposedMemory};
+use crate::memory::{Buffer, Exhausted, ExposedMemory, Postable};
 use crate::types::{CoreId, Nanos, RemoteRegion};
 use crate::wire::Kind;
 use crate::worker::{CloseReason, ConnId, Io, PostError, Rejected, Token, Violation};
@@ -180,56 +180,82 @@ impl<'a> FramedIo<'a> {
     /// As [`Io::write`]. It needs no receive of the peer's, but leaves the send queue's last place.
     ///
     /// # Errors
-    /// Nothing was written; the buffer comes back here.
+    /// Nothing was written; the payload comes back here.
     #[inline]
-    pub fn write(
+    pub fn write<P: Postable>(
         &mut self,
         conn: ConnId,
-        buffer: Buffer,
+        payload: P,
         region: &RemoteRegion,
         offset: u64,
         token: Token,
-    ) -> Result<(), Rejected> {
-        self.one_sided(conn, buffer, Use::Write, |io, buffer| {
-            io.write(conn, buffer, region, offset, token)
-        })
+    ) -> Result<(), Rejected<P>> {
+        match self.one_sided(conn, Use::Write) {
+            Ok(mut io) => io.write(conn, payload, region, offset, token),
+            Err(reason) => Err(Rejected { payload, reason }),
+        }
     }
 
     /// As [`Io::read`]. It needs no receive of the peer's, but leaves the send queue's last place.
     ///
     /// # Errors
-    /// Nothing was read; the buffer comes back here.
+    /// Nothing was read; the payload comes back here.
     #[inline]
-    pub fn read(
+    pub fn read<P: Postable>(
         &mut self,
         conn: ConnId,
-        buffer: Buffer,
+        payload: P,
         region: &RemoteRegion,
         offset: u64,
         token: Token,
-    ) -> Result<(), Rejected> {
-        self.one_sided(conn, buffer, Use::Read, |io, buffer| {
-            io.read(conn, buffer, region, offset, token)
-        })
+    ) -> Result<(), Rejected<P>> {
+        match self.one_sided(conn, Use::Read) {
+            Ok(mut io) => io.read(conn, payload, region, offset, token),
+            Err(reason) => Err(Rejected { payload, reason }),
+        }
     }
 
-    #[inline]
-    fn one_sided(
+    /// As [`Io::compare_swap`]; [`Operation::Atomic`](super::Operation) has what was there.
+    ///
+    /// # Errors
+    /// Nothing was posted.
+    pub fn compare_swap(
         &mut self,
         conn: ConnId,
-        buffer: Buffer,
-        whose: Use,
-        post: impl FnOnce(&mut Io<'_>, Buffer) -> Result<(), Rejected>,
-    ) -> Result<(), Rejected> {
+        region: &RemoteRegion,
+        offset: u64,
+        expect: u64,
+        swap: u64,
+        token: Token,
+    ) -> Result<(), PostError> {
+        let mut io = self.one_sided(conn, Use::Atomic)?;
+        io.compare_swap(conn, region, offset, expect, swap, token)
+    }
+
+    /// As [`Io::fetch_add`]; [`Operation::Atomic`](super::Operation) has what was there.
+    ///
+    /// # Errors
+    /// Nothing was posted.
+    pub fn fetch_add(
+        &mut self,
+        conn: ConnId,
+        region: &RemoteRegion,
+        offset: u64,
+        add: u64,
+        token: Token,
+    ) -> Result<(), PostError> {
+        let mut io = self.one_sided(conn, Use::Atomic)?;
+        io.fetch_add(conn, region, offset, add, token)
+    }
+
+    /// Hands for an operation that needs no receive of the peer's.
+    #[inline]
+    fn one_sided(&mut self, conn: ConnId, whose: Use) -> Result<Io<'_>, PostError> {
         if !self.conns.has_room(&mut self.io, conn) {
             self.io.count_would_block();
-            let reason = PostError::WouldBlock;
-            return Err(Rejected { buffer, reason });
+            return Err(PostError::WouldBlock);
         }
-        let slot = buffer.slot();
-        post(&mut self.io, buffer)?;
-        self.conns.begin(slot, whose);
-        Ok(())
+        Ok(self.io.marked(whose.mark()))
     }
 
     /// Frames that would be taken now, as far as the peer and the send queue go; 0 when the

@@ -63,6 +63,7 @@ pub use frame::{Frame, Payload};
 pub use io::{FramedIo, OfferRefused, Refused, SendError};
 pub use service::{Completed, Operation, RequestId, Service};
 
+use crate::memory;
 use crate::worker::{self, CloseReason, ConnId, Io, Message, Peer, Turn, Violation};
 use conns::{Arrival, Conn, Conns, Use};
 
@@ -131,7 +132,7 @@ impl<S: Service> worker::Service for Framed<S> {
     fn connected(&mut self, io: &mut Io<'_>, conn: ConnId, peer: &Peer) {
         match Conn::new(io, conn, peer) {
             Ok(new) => {
-                self.conns.insert(new, io.pool_slots());
+                self.conns.insert(new);
                 let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
                 self.service.connected(io, conn, peer);
             }
@@ -162,18 +163,21 @@ impl<S: Service> worker::Service for Framed<S> {
 
     #[inline]
     fn completed(&mut self, io: &mut Io<'_>, conn: ConnId, completed: worker::Completed) {
-        let worker::Completed {
-            token,
-            outcome,
-            buffer,
-        } = completed;
         self.conns.room_came(conn);
-        let operation = match self.conns.finish(&buffer) {
-            Some(Use::Frame) => Operation::Sent(Frame::again(buffer)),
-            Some(Use::Write) => Operation::Written(buffer),
-            Some(Use::Read) => Operation::Read(buffer),
-            Some(Use::Internal) => return self.conns.restock(conn, buffer),
-            None => {
+        let (token, outcome) = (completed.token, completed.outcome);
+        let old = completed.old_value();
+        let payload = completed.payload;
+        let operation = match (Use::marked(completed.mark), payload) {
+            (Some(Use::Frame), memory::Payload::Buffer(buffer)) => {
+                Operation::Sent(Frame::again(buffer))
+            }
+            (Some(Use::Internal), memory::Payload::Buffer(buffer)) => {
+                return self.conns.restock(conn, buffer);
+            }
+            (Some(Use::Write), payload) => Operation::Written(payload),
+            (Some(Use::Read), payload) => Operation::Read(payload),
+            (Some(Use::Atomic), _) => Operation::Atomic(old),
+            (Some(Use::Frame | Use::Internal) | None, _) => {
                 debug_assert!(false, "a completion of what was never posted");
                 return;
             }

@@ -2,7 +2,7 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::{Frame, FramedIo, Payload, RegionId, RegionOffer, unserved};
-use crate::memory::Buffer;
+use crate::memory;
 use crate::wire::Kind;
 use crate::worker::{CloseReason, ConnId, Outcome, Peer, Token, Turn};
 
@@ -16,9 +16,11 @@ pub enum Operation {
     /// A request, reply or message.
     Sent(Frame),
     /// A WRITE to the peer's memory.
-    Written(Buffer),
+    Written(memory::Payload),
     /// A READ of the peer's memory. The bytes are here if the outcome is done.
-    Read(Buffer),
+    Read(memory::Payload),
+    /// A CAS or FAA on the peer's memory, with what was there if the outcome is done.
+    Atomic(Option<u64>),
 }
 
 /// An operation of the service is over: its buffer is the service's again.

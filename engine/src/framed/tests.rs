@@ -185,7 +185,9 @@ impl Service for Probe {
         let token = completed.token.0;
         self.seen.push(match completed.operation {
             Operation::Sent(_) => Seen::Sent(token, completed.outcome),
-            Operation::Written(_) | Operation::Read(_) => Seen::OneSided(token, completed.outcome),
+            Operation::Written(_) | Operation::Read(_) | Operation::Atomic(_) => {
+                Seen::OneSided(token, completed.outcome)
+            }
         });
     }
     fn writable(&mut self, io: &mut FramedIo<'_>, conn: ConnId) {
@@ -275,6 +277,7 @@ impl Side {
         };
         let pool = Pool::new(region, size.slots, SLOT_BYTES).expect("a pool");
         let setup = WorkerSetup {
+            read_sinks: Vec::new(),
             number: 0,
             core: None,
             lanes: vec![LaneSetup {

@@ -13,8 +13,8 @@
     reason = "copies bytes that a peer may be writing at the same time"
 )]
 
-use super::{HugepagePolicy, Region, RegionError, Registrar, Registration};
-use crate::types::{Access, RemoteRegion};
+use super::{HugepagePolicy, MemorySpan, Region, RegionError, Registrar, Registration};
+use crate::types::{Access, Lkey, RemoteRegion};
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
@@ -55,7 +55,10 @@ type Registrations = Vec<Option<Box<dyn Registration>>>;
 
 struct Inner {
     region: Arc<Region>,
+    /// What peers may do.
     access: Access,
+    /// The same, and what the worker's own operations may do.
+    granted: Access,
     lanes: RefCell<Registrations>,
 }
 
@@ -87,13 +90,37 @@ impl ExposedMemory {
         self.0.access
     }
 
+    /// `len` bytes from `offset` on, to send or write from, or to read into; `None` where they are not
+    /// all in the memory.
+    #[must_use]
+    pub fn span(&self, offset: usize, len: u32) -> Option<MemorySpan> {
+        self.at(offset, len as usize).ok()?;
+        Some(MemorySpan::new(self.clone(), offset, len))
+    }
+
+    /// READs and atomics of this side may put their answer here.
+    #[must_use]
+    pub fn is_locally_writable(&self) -> bool {
+        self.0.granted.contains(Access::LOCAL_WRITE)
+    }
+
+    /// First byte, as devices count.
+    pub(crate) fn addr(&self) -> u64 {
+        self.0.region.base().as_ptr().expose_provenance() as u64
+    }
+
+    /// Key on a lane; `None` when the lane's device is gone.
+    pub(crate) fn lkey(&self, lane: usize) -> Option<Lkey> {
+        let lanes = self.0.lanes.borrow();
+        Some(lanes.get(lane)?.as_ref()?.lkey())
+    }
+
     /// The whole of it as peers on a lane name it; `None` when the lane's device is gone.
     #[must_use]
     pub fn remote_region(&self, lane: usize) -> Option<RemoteRegion> {
         let lanes = self.0.lanes.borrow();
         let rkey = lanes.get(lane)?.as_ref()?.rkey();
-        let addr = self.0.region.base().as_ptr().expose_provenance() as u64;
-        RemoteRegion::parse(addr, self.len() as u64, rkey, self.0.access)
+        RemoteRegion::parse(self.addr(), self.len() as u64, rkey, self.0.access)
     }
 
     /// Copies bytes out. A peer that writes at the same time may tear them.
@@ -221,6 +248,7 @@ impl<R: Registrar> Exposures<R> {
         let inner = Rc::new(Inner {
             region,
             access,
+            granted,
             lanes: RefCell::new(lanes),
         });
         let mut all = self.0.exposed.borrow_mut();
@@ -245,7 +273,7 @@ impl<R: Registrar> Exposures<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Lkey, Rkey};
+    use crate::types::Rkey;
     use std::cell::Cell;
 
     struct Device {

@@ -2,10 +2,10 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::connection::Phase;
+use super::send_queue::Entry;
 use super::wr_id::{Kind, WrId};
 use super::{CloseReason, Completed, Io, Message, Outcome, Service, Worker};
-use crate::fabric::{Fabric, Lane, WcStatus, WorkCompletion};
-use crate::memory::Buffer;
+use crate::fabric::{Fabric, Lane, Note, WcOpcode, WcStatus, WorkCompletion};
 use std::ops::AddAssign;
 
 /// What completions brought in.
@@ -40,7 +40,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
         if wc.is_success() {
             match id.kind {
-                Kind::Recv => received = self.received(id, wc.byte_len()),
+                Kind::Recv => received = self.received(id, wc),
                 Kind::Send => self.sent(id, Outcome::Done),
             }
         } else {
@@ -60,13 +60,19 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     #[inline]
-    fn received(&mut self, id: WrId, len: u32) -> Received {
+    fn received(&mut self, id: WrId, wc: &<F::Lane as Lane>::Wc) -> Received {
         let none = Received::default();
         let c = self.core.table.at(id.index);
         let Some(mut buffer) = c.recvs.take(id.sequence) else {
             return none;
         };
-        if buffer.set_len(len).is_err() {
+        let (len, note) = (wc.byte_len(), wc.note());
+        // A WRITE with immediate tells how much was written elsewhere.
+        let written = (note != Note::None && wc.opcode() == WcOpcode::RecvWriteImm).then_some(len);
+        if buffer
+            .set_len(if written.is_some() { 0 } else { len })
+            .is_err()
+        {
             // The NIC says that it wrote past the buffer: nothing in it can be trusted.
             self.failed(id.index, WcStatus::LocalLength);
             return none;
@@ -78,9 +84,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             self.hungry.push(id.index);
         }
         if c.announced {
-            self.deliver(id.index, buffer);
+            self.deliver(id.index, Message::new(buffer, note, written));
         } else {
-            c.recvs.keep_early(buffer);
+            c.recvs.keep_early(Message::new(buffer, note, written));
             self.announce(id.index);
         }
         Received {
@@ -90,10 +96,10 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     #[inline]
-    fn deliver(&mut self, index: u16, buffer: Buffer) {
+    fn deliver(&mut self, index: u16, message: Message) {
         let conn = self.core.table.at(index).id;
         self.service
-            .message(&mut Io::new(&mut self.core), conn, Message::new(buffer));
+            .message(&mut Io::new(&mut self.core), conn, message);
     }
 
     /// Tells the service of a connection whose peer is known, then gives it what came early.
@@ -104,11 +110,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             return;
         };
         c.announced = true;
-        c.sends.allow_reads(peer.initiator_depth);
+        c.sends.allow_fetches(peer.initiator_depth);
         self.service
             .connected(&mut Io::new(&mut self.core), conn, &peer);
-        while let Some(buffer) = self.core.table.at(index).recvs.next_early() {
-            self.deliver(index, buffer);
+        while let Some(message) = self.core.table.at(index).recvs.next_early() {
+            self.deliver(index, message);
         }
     }
 
@@ -138,19 +144,35 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     /// Gives the oldest send that was posted back to the service.
     #[inline]
     pub(super) fn retire(&mut self, index: u16, outcome: Outcome) -> bool {
-        let c = self.core.table.at(index);
-        let conn = c.id;
-        let Some((token, buffer)) = c.sends.pop() else {
+        let Some(entry) = self.core.table.at(index).sends.pop() else {
             return false;
         };
+        self.give_back(index, entry, outcome);
+        true
+    }
+
+    /// Tells the service how an operation ended.
+    #[inline]
+    pub(super) fn give_back(&mut self, index: u16, mut entry: Entry, outcome: Outcome) {
+        let c = self.core.table.at(index);
+        let (conn, lane) = (c.id, usize::from(c.lane));
+        if let Some(sink) = entry.sink.take()
+            && let Some(Some(sinks)) = self.core.sinks.get_mut(lane)
+        {
+            sinks.settle(
+                sink,
+                (outcome == Outcome::Done).then_some(&mut entry.payload),
+            );
+        }
         let completed = Completed {
-            token,
+            token: entry.token,
             outcome,
-            buffer,
+            payload: entry.payload,
+            atomic: entry.atomic,
+            mark: entry.mark,
         };
         self.service
             .completed(&mut Io::new(&mut self.core), conn, completed);
-        true
     }
 
     /// An operation failed: the QP is in error or about to be.

@@ -6,12 +6,17 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::connection::{Connection, Phase, Table};
+use super::send_queue::{Entry, Operation};
+use super::sinks::{Sink, Sinks};
 use super::{ConnId, Token};
-use crate::fabric::SendOp;
-use crate::memory::{Buffer, Exhausted, ExposedMemory, Pool};
+use crate::fabric::{MoreSges, SendOp, Sge};
+use crate::memory::{Buffer, Exhausted, ExposedMemory, Place, Pool, Postable};
 use crate::metrics::CounterWriter;
-use crate::types::{Access, CoreId, Nanos, RemoteRegion, RemoteSpan};
+use crate::types::{Abilities, Access, CoreId, Nanos, RemoteRegion, RemoteSpan, Rkey};
 use std::time::Duration;
+
+/// Bytes of an atomic operation (IBTA 9.4.5).
+const ATOMIC_BYTES: u32 = 8;
 
 /// Why a send was not taken. One variant for each decision that a caller can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,18 +36,34 @@ pub enum PostError {
     /// The peer did not offer the region for this.
     #[error("the peer does not allow this access to its region")]
     NotAllowed,
-    /// The handshake left no READ to this side (`initiator_depth` 0).
+    /// The handshake left no READ or atomic to this side (`initiator_depth` 0).
     #[error(
         "the handshake settled on no READs: raise initiator_depth here or responder_resources there"
     )]
     NoReads,
+    /// The device of this connection has no such operation: see [`Io::abilities`].
+    #[error("the device cannot do this operation: `spinwire devices` shows what it can")]
+    Unsupported,
+    /// More pieces than the device takes in one operation.
+    #[error("the payload has more pieces than the device takes")]
+    TooManyPieces,
+    /// An atomic works on 8 bytes at an address that 8 divides.
+    #[error("an atomic needs 8 bytes at an address that is a multiple of 8")]
+    Misaligned,
+    /// The bytes are to go to memory that this side registered without LOCAL_WRITE, or, on a device
+    /// whose READs need it, without REMOTE_WRITE.
+    #[error("the memory is not registered for what a READ writes to it")]
+    SinkNotWritable,
+    /// Every slot of the pool is in use.
+    #[error("every slot of the pool is in use")]
+    Exhausted,
 }
 
-/// The post failed, so the NIC never saw the buffer; here it is back.
+/// The post failed, so the NIC never saw the payload; here it is back.
 #[derive(Debug)]
-pub struct Rejected {
-    /// The buffer.
-    pub buffer: Buffer,
+pub struct Rejected<P = Buffer> {
+    /// What was to be posted.
+    pub payload: P,
     /// Why.
     pub reason: PostError,
 }
@@ -52,6 +73,8 @@ pub(crate) struct Core {
     pub(crate) table: Table,
     pub(crate) pool: Pool,
     pub(crate) counters: CounterWriter,
+    /// By lane: where READs of pooled buffers go first, if the device wants it.
+    pub(crate) sinks: Box<[Option<Sinks>]>,
     /// Connections with sends to post.
     pub(crate) dirty: Vec<u16>,
     /// Connections with a deadline.
@@ -62,24 +85,113 @@ pub(crate) struct Core {
     pub(crate) core: Option<CoreId>,
 }
 
-impl Core {
-    /// The connection, if it takes an operation of so many bytes.
-    #[inline]
-    fn admit(&mut self, conn: ConnId, len: u32, op: SendOp) -> Result<&mut Connection, PostError> {
-        let Some(c) = self.table.open(conn) else {
-            return Err(PostError::NotConnected);
-        };
-        if c.sends.room() == 0 {
-            self.counters.would_block.add(1);
-            return Err(PostError::WouldBlock);
-        }
-        if len > c.message_bytes_max {
-            return Err(PostError::TooLong);
-        }
-        if matches!(op, SendOp::Read(_)) && c.sends.read_depth() == 0 {
+/// How an operation gets at its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    Direct,
+    /// A READ whose bytes come through the lane's arena.
+    ThroughSinks,
+}
+
+/// The connection, if it takes the operation.
+#[inline]
+fn admit<'t>(
+    table: &'t mut Table,
+    counters: &CounterWriter,
+    conn: ConnId,
+    payload: &impl Postable,
+    op: SendOp,
+) -> Result<(&'t mut Connection, Route), PostError> {
+    let Some(c) = table.open(conn) else {
+        return Err(PostError::NotConnected);
+    };
+    if c.sends.room() == 0 {
+        counters.would_block.add(1);
+        return Err(PostError::WouldBlock);
+    }
+    if payload.len_bytes() > c.message_bytes_max {
+        return Err(PostError::TooLong);
+    }
+    let can = c.sends.abilities();
+    let (has, pieces) = match op {
+        SendOp::Send | SendOp::Write(_) => (true, can.sges),
+        SendOp::SendImm(_) | SendOp::WriteImm(..) => (can.immediate, can.sges),
+        SendOp::SendInvalidate(_) => (can.send_invalidate, can.sges),
+        SendOp::Read(_) => (true, can.read_sges),
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (can.atomics, 1),
+    };
+    if !has {
+        return Err(PostError::Unsupported);
+    }
+    if op.is_fetch() {
+        if c.sends.fetch_depth() == 0 {
             return Err(PostError::NoReads);
         }
-        Ok(c)
+        if !payload.is_writable() {
+            return Err(PostError::SinkNotWritable);
+        }
+        if can.read_sink_is_exposed {
+            // Its bytes come through the arena, as one piece, or go straight to open memory.
+            if payload.is_pooled() {
+                return Ok((c, Route::ThroughSinks));
+            }
+            if !payload.is_exposed() {
+                return Err(PostError::SinkNotWritable);
+            }
+        }
+    }
+    if payload.piece_count() > pieces.into() {
+        return Err(PostError::TooManyPieces);
+    }
+    Ok((c, Route::Direct))
+}
+
+/// Where the pieces of an operation are.
+struct Pieces {
+    first: Sge,
+    more: MoreSges,
+    count: usize,
+    sink: Option<Sink>,
+}
+
+impl Pieces {
+    /// `None`: the arena is full, or the device is going away.
+    #[inline]
+    fn of(
+        payload: &impl Postable,
+        c: &Connection,
+        route: Route,
+        sinks: &mut [Option<Sinks>],
+    ) -> Option<Self> {
+        let lane = usize::from(c.lane);
+        if route == Route::ThroughSinks {
+            let arena = sinks.get_mut(lane)?.as_mut()?;
+            let (sink, first) = arena.take(lane, payload.len_bytes())?;
+            return Some(Self {
+                first,
+                more: MoreSges::default(),
+                count: 1,
+                sink: Some(sink),
+            });
+        }
+        let pool_key = c.sends.lkey();
+        let sge = |place: Place| Sge {
+            addr: place.addr,
+            len: place.len,
+            lkey: place.lkey.unwrap_or(pool_key),
+        };
+        let first = sge(payload.place(lane, 0)?);
+        let count = payload.piece_count().max(1);
+        let mut more = MoreSges::default();
+        for (entry, piece) in more.iter_mut().zip(1..count) {
+            *entry = sge(payload.place(lane, piece)?);
+        }
+        Some(Self {
+            first,
+            more,
+            count,
+            sink: None,
+        })
     }
 }
 
@@ -95,6 +207,8 @@ pub(crate) struct Standing {
 /// A handler's hands.
 pub struct Io<'a> {
     core: &'a mut Core,
+    /// Comes back with what is posted; see [`Io::marked`].
+    mark: u8,
 }
 
 impl std::fmt::Debug for Io<'_> {
@@ -108,7 +222,7 @@ impl std::fmt::Debug for Io<'_> {
 impl<'a> Io<'a> {
     #[inline]
     pub(crate) fn new(core: &'a mut Core) -> Self {
-        Self { core }
+        Self { core, mark: 0 }
     }
 
     /// A buffer from the worker's pool.
@@ -123,76 +237,202 @@ impl<'a> Io<'a> {
             .inspect_err(|_| self.core.counters.pool_exhausted.add(1))
     }
 
-    /// Sends the buffer's bytes as one message. It comes back in `completed`, with `token`.
+    /// Sends the payload's bytes as one message. It comes back in `completed`, with `token`.
     ///
     /// # Errors
-    /// Nothing was sent; the buffer comes back here.
+    /// Nothing was sent; the payload comes back here.
     #[inline]
-    pub fn send(&mut self, conn: ConnId, buffer: Buffer, token: Token) -> Result<(), Rejected> {
-        self.post(conn, buffer, SendOp::Send, token)
-    }
-
-    /// Writes the buffer's bytes to the peer's memory, `offset` bytes into `region`, without its CPU
-    /// (RDMA WRITE). The buffer comes back in `completed`, with `token`. Operations of a connection
-    /// are executed in order: a message sent behind a WRITE finds it done.
-    ///
-    /// # Errors
-    /// Nothing was written; the buffer comes back here.
-    #[inline]
-    pub fn write(
+    pub fn send<P: Postable>(
         &mut self,
         conn: ConnId,
-        buffer: Buffer,
+        payload: P,
+        token: Token,
+    ) -> Result<(), Rejected<P>> {
+        self.post(conn, payload, SendOp::Send, token)
+    }
+
+    /// The same, with 32 bits beside the bytes: [`Message::note`](super::Message::note) has them.
+    ///
+    /// # Errors
+    /// Nothing was sent; [`PostError::Unsupported`] on iWARP.
+    pub fn send_imm<P: Postable>(
+        &mut self,
+        conn: ConnId,
+        payload: P,
+        imm: u32,
+        token: Token,
+    ) -> Result<(), Rejected<P>> {
+        self.post(conn, payload, SendOp::SendImm(imm), token)
+    }
+
+    /// The same, and the peer's device takes its own key `rkey` out of use before it gives the message
+    /// to the peer: this side has then no access by it any more.
+    ///
+    /// # Errors
+    /// Nothing was sent; [`PostError::Unsupported`] where the device cannot.
+    pub fn send_invalidate<P: Postable>(
+        &mut self,
+        conn: ConnId,
+        payload: P,
+        rkey: Rkey,
+        token: Token,
+    ) -> Result<(), Rejected<P>> {
+        self.post(conn, payload, SendOp::SendInvalidate(rkey), token)
+    }
+
+    /// Writes the payload's bytes to the peer's memory, `offset` bytes into `region`, without its CPU
+    /// (RDMA WRITE). It comes back in `completed`, with `token`. Operations of a connection are
+    /// executed in order: a message sent behind a WRITE finds it done.
+    ///
+    /// # Errors
+    /// Nothing was written; the payload comes back here.
+    #[inline]
+    pub fn write<P: Postable>(
+        &mut self,
+        conn: ConnId,
+        payload: P,
         region: &RemoteRegion,
         offset: u64,
         token: Token,
-    ) -> Result<(), Rejected> {
-        match span_of(&buffer, region, offset, Access::REMOTE_WRITE) {
-            Ok(span) => self.post(conn, buffer, SendOp::Write(span), token),
-            Err(reason) => Err(Rejected { buffer, reason }),
+    ) -> Result<(), Rejected<P>> {
+        match span_of(&payload, region, offset, Access::REMOTE_WRITE) {
+            Ok(span) => self.post(conn, payload, SendOp::Write(span), token),
+            Err(reason) => Err(Rejected { payload, reason }),
         }
     }
 
-    /// Reads as many bytes as the buffer's length says from the peer's memory, `offset` bytes into
-    /// `region`, without its CPU (RDMA READ). They are in the buffer when it comes back in
-    /// `completed`, with `token`. READs beyond the depth of the handshake wait in order, and what was
-    /// asked for after them waits behind them.
+    /// The same, and the peer hears of it: a receive of the peer's is consumed, and its `message` has
+    /// `imm` and the number of bytes written.
     ///
     /// # Errors
-    /// Nothing was read; the buffer comes back here.
-    #[inline]
-    pub fn read(
+    /// Nothing was written; [`PostError::Unsupported`] on iWARP.
+    pub fn write_imm<P: Postable>(
         &mut self,
         conn: ConnId,
-        buffer: Buffer,
+        payload: P,
+        region: &RemoteRegion,
+        offset: u64,
+        imm: u32,
+        token: Token,
+    ) -> Result<(), Rejected<P>> {
+        match span_of(&payload, region, offset, Access::REMOTE_WRITE) {
+            Ok(span) => self.post(conn, payload, SendOp::WriteImm(span, imm), token),
+            Err(reason) => Err(Rejected { payload, reason }),
+        }
+    }
+
+    /// Reads as many bytes as the payload's length says from the peer's memory, `offset` bytes into
+    /// `region`, without its CPU (RDMA READ). They are in the payload when it comes back in
+    /// `completed`, with `token`. READs and atomics beyond the depth of the handshake wait in order,
+    /// and what was asked for after them waits behind them.
+    ///
+    /// # Errors
+    /// Nothing was read; the payload comes back here. [`PostError::WouldBlock`] too when an iWARP
+    /// device's arena for READs is full.
+    #[inline]
+    pub fn read<P: Postable>(
+        &mut self,
+        conn: ConnId,
+        payload: P,
         region: &RemoteRegion,
         offset: u64,
         token: Token,
-    ) -> Result<(), Rejected> {
-        match span_of(&buffer, region, offset, Access::REMOTE_READ) {
-            Ok(span) => self.post(conn, buffer, SendOp::Read(span), token),
-            Err(reason) => Err(Rejected { buffer, reason }),
+    ) -> Result<(), Rejected<P>> {
+        match span_of(&payload, region, offset, Access::REMOTE_READ) {
+            Ok(span) => self.post(conn, payload, SendOp::Read(span), token),
+            Err(reason) => Err(Rejected { payload, reason }),
         }
     }
 
-    #[inline]
-    fn post(
+    /// Puts `swap` into the peer's 8 bytes, `offset` bytes into `region`, if they are `expect` (atomic
+    /// compare and swap). [`Completed::old_value`](super::Completed::old_value) then has what was
+    /// there. It is atomic among the operations of the peer's device, not with the peer's CPU.
+    ///
+    /// # Errors
+    /// Nothing was posted.
+    pub fn compare_swap(
         &mut self,
         conn: ConnId,
-        buffer: Buffer,
+        region: &RemoteRegion,
+        offset: u64,
+        expect: u64,
+        swap: u64,
+        token: Token,
+    ) -> Result<(), PostError> {
+        let at = word_of(region, offset)?;
+        self.post_atomic(conn, SendOp::CompareSwap { at, expect, swap }, token)
+    }
+
+    /// Adds `add` to the peer's 8 bytes, wrapping (atomic fetch and add). The same as to the rest.
+    ///
+    /// # Errors
+    /// Nothing was posted.
+    pub fn fetch_add(
+        &mut self,
+        conn: ConnId,
+        region: &RemoteRegion,
+        offset: u64,
+        add: u64,
+        token: Token,
+    ) -> Result<(), PostError> {
+        let at = word_of(region, offset)?;
+        self.post_atomic(conn, SendOp::FetchAdd { at, add }, token)
+    }
+
+    /// What was there comes to a buffer of the pool.
+    fn post_atomic(&mut self, conn: ConnId, op: SendOp, token: Token) -> Result<(), PostError> {
+        let mut sink = self.alloc().map_err(|_| PostError::Exhausted)?;
+        let fits = sink.set_len(ATOMIC_BYTES);
+        debug_assert!(fits.is_ok());
+        self.post(conn, sink, op, token).map_err(|r| r.reason)
+    }
+
+    #[inline]
+    fn post<P: Postable>(
+        &mut self,
+        conn: ConnId,
+        payload: P,
         op: SendOp,
         token: Token,
-    ) -> Result<(), Rejected> {
-        let c = match self.core.admit(conn, buffer.len_bytes(), op) {
-            Ok(c) => c,
-            Err(reason) => return Err(Rejected { buffer, reason }),
+    ) -> Result<(), Rejected<P>> {
+        let mark = self.mark;
+        let core = &mut *self.core;
+        let admitted = admit(&mut core.table, &core.counters, conn, &payload, op);
+        let (c, route) = match admitted {
+            Ok(admitted) => admitted,
+            Err(reason) => return Err(Rejected { payload, reason }),
         };
-        c.sends.push(buffer, op, token);
+        let sinks = &mut core.sinks;
+        let Some(pieces) = Pieces::of(&payload, c, route, sinks) else {
+            core.counters.would_block.add(1);
+            let reason = PostError::WouldBlock;
+            return Err(Rejected { payload, reason });
+        };
+        let len = payload.len_bytes();
+        let operation = Operation {
+            entry: Entry {
+                token,
+                payload: payload.into(),
+                sink: pieces.sink,
+                atomic: op.is_atomic(),
+                mark,
+            },
+            op,
+            first: pieces.first,
+            len,
+        };
+        c.sends.push(operation, &pieces.more[..pieces.count - 1]);
         if !c.dirty {
             c.dirty = true;
-            self.core.dirty.push(conn.index);
+            core.dirty.push(conn.index);
         }
         Ok(())
+    }
+
+    /// What the connection's device can do; `None` when nothing can be posted.
+    #[must_use]
+    pub fn abilities(&mut self, conn: ConnId) -> Option<Abilities> {
+        Some(*self.core.table.open(conn)?.sends.abilities())
     }
 
     /// What a layer on top needs to know before it posts; `None` when nothing can be posted.
@@ -211,11 +451,6 @@ impl<'a> Io<'a> {
         c.map_or(0, |c| c.recvs.depth())
     }
 
-    /// Slots of this worker's pool.
-    pub(crate) fn pool_slots(&self) -> u32 {
-        self.core.pool.slots()
-    }
-
     /// A layer on top kept a send back.
     #[inline]
     pub(crate) fn count_would_block(&self) {
@@ -225,7 +460,19 @@ impl<'a> Io<'a> {
     /// The same hands, for a shorter time.
     #[inline]
     pub(crate) fn reborrow(&mut self) -> Io<'_> {
-        Io { core: self.core }
+        Io {
+            core: self.core,
+            mark: self.mark,
+        }
+    }
+
+    /// The same hands; what they post comes back with `mark`, by which a layer on top knows its own.
+    #[inline]
+    pub(crate) fn marked(&mut self, mark: u8) -> Io<'_> {
+        Io {
+            core: self.core,
+            mark,
+        }
     }
 
     /// Sends that the connection's queue has room for; 0 when it is closed.
@@ -300,10 +547,10 @@ impl<'a> Io<'a> {
     }
 }
 
-/// Where in the peer's region the buffer's bytes go or come from.
+/// Where in the peer's region the payload's bytes go or come from.
 #[inline]
 fn span_of(
-    buffer: &Buffer,
+    payload: &impl Postable,
     region: &RemoteRegion,
     offset: u64,
     need: Access,
@@ -312,6 +559,19 @@ fn span_of(
         return Err(PostError::NotAllowed);
     }
     region
-        .span(offset, buffer.len_bytes())
+        .span(offset, payload.len_bytes())
         .ok_or(PostError::OutOfRegion)
+}
+
+/// The 8 bytes that an atomic works on.
+fn word_of(region: &RemoteRegion, offset: u64) -> Result<RemoteSpan, PostError> {
+    if !region.access().contains(Access::REMOTE_ATOMIC) {
+        return Err(PostError::NotAllowed);
+    }
+    let at = region.span(offset, ATOMIC_BYTES);
+    let at = at.ok_or(PostError::OutOfRegion)?;
+    if !at.addr.is_multiple_of(ATOMIC_BYTES.into()) {
+        return Err(PostError::Misaligned);
+    }
+    Ok(at)
 }

@@ -6,9 +6,7 @@
 
 use super::connection::Phase;
 use super::wr_id::{Kind, WrId};
-use super::{
-    CloseReason, Command, Completed, ConnId, Event, Handover, Io, Outcome, Service, Worker,
-};
+use super::{CloseReason, Command, ConnId, Event, Handover, Io, Outcome, Service, Worker};
 use crate::fabric::{Fabric, WcStatus};
 use crate::limits::MAILBOX_BATCH_MAX;
 use crate::ring::spsc::{PopError, PushError};
@@ -75,12 +73,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         c.peer = peer;
         c.message_bytes_max = grant.message_bytes_max;
         (c.announced, c.reason, c.asked) = (false, None, false);
-        c.sends.open(
-            WrId::base(Kind::Send, conn),
-            lane_state.lkey,
-            grant.inline_bytes,
-            grant.loose,
-        );
+        c.sends
+            .open(WrId::base(Kind::Send, conn), lane_state.lkey, &grant);
         c.recvs.open(WrId::base(Kind::Recv, conn), lane_state.lkey);
         self.qps[usize::from(index)] = Some(qp);
         let posted = self.post_vacant(index);
@@ -146,14 +140,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         if matches!(c.phase, Phase::Open | Phase::Closing(_)) {
             c.phase = Phase::Stopped;
         }
-        while let Some((token, buffer)) = self.core.table.at(conn.index).sends.take_unposted() {
-            let completed = Completed {
-                token,
-                outcome: Outcome::NeverPosted,
-                buffer,
-            };
-            self.service
-                .completed(&mut Io::new(&mut self.core), conn, completed);
+        while let Some(entry) = self.core.table.at(conn.index).sends.take_unposted() {
+            self.give_back(conn.index, entry, Outcome::NeverPosted);
         }
         self.outbox.push_back(Event::Stopped(conn));
     }

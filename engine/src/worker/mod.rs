@@ -24,6 +24,7 @@ mod run;
 pub(crate) mod scripted;
 mod send_queue;
 mod service;
+mod sinks;
 mod turn;
 #[cfg(all(test, not(loom)))]
 mod worker_tests;
@@ -40,12 +41,13 @@ pub(crate) use wr_id::GENERATIONS;
 
 use crate::fabric::{Fabric, Lane};
 use crate::limits::{LANES_MAX, POLL_BATCH_MAX};
-use crate::memory::{Exposures, Pool, Registrar, Registration};
+use crate::memory::{ExposedMemory, Exposures, Pool, Registrar, Registration};
 use crate::metrics::CounterWriter;
 use crate::types::{CoreId, IdlePolicy, Lkey, Nanos};
 use connection::Table;
 use io::Core;
 use recv_queue::RecvChain;
+use sinks::Sinks;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -81,6 +83,9 @@ pub struct WorkerSetup<F: Fabric> {
     pub close_deadline: Duration,
     /// Memory of the service's that peers have access to.
     pub exposures: Exposures<F::Device>,
+    /// By lane: memory exposed for writing that READs go through, where the device wants that
+    /// ([`Abilities::read_sink_is_exposed`](crate::types::Abilities)); may be shorter.
+    pub read_sinks: Vec<Option<ExposedMemory>>,
 }
 
 impl<F: Fabric> std::fmt::Debug for WorkerSetup<F> {
@@ -173,6 +178,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             wcs: vec![F::Lane::blank(); POLL_BATCH_MAX].into_boxed_slice(),
             registration: Some(l.registration),
         });
+        let slot_bytes = setup.pool.slot_bytes();
+        let sinks = setup.read_sinks.into_iter();
+        let sinks = sinks.map(|memory| memory.map(|m| Sinks::new(m, slot_bytes)));
         Self {
             qps: (0..places).map(|_| None).collect(),
             lanes: lanes.collect(),
@@ -180,6 +188,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
                 table,
                 pool: setup.pool,
                 counters: setup.counters,
+                sinks: sinks.collect(),
                 dirty: Vec::with_capacity(places),
                 timed: Vec::with_capacity(places),
                 now: Nanos(0),

@@ -4,6 +4,7 @@
 //! Messages that come before the service knows the connection wait in `early`, in order.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
+use super::Message;
 use super::wr_id::with_sequence;
 use crate::fabric::RecvWr;
 use crate::limits::{POST_CHAIN_MAX, RECV_REPOST_BATCH};
@@ -17,7 +18,7 @@ pub(crate) struct RecvQueue {
     /// Numbers of the vacant slots stand in `vacant[..vacancies]`.
     vacant: Box<[u16]>,
     vacancies: u32,
-    early: VecDeque<Buffer>,
+    early: VecDeque<Message>,
     depth: u32,
     /// Half of the depth, at least 1.
     half: u32,
@@ -172,7 +173,7 @@ impl RecvQueue {
     }
 
     /// Keeps a message that came before the service knows the connection.
-    pub(crate) fn keep_early(&mut self, message: Buffer) {
+    pub(crate) fn keep_early(&mut self, message: Message) {
         debug_assert!(self.early.len() < self.early.capacity());
         self.early.push_back(message);
     }
@@ -183,7 +184,7 @@ impl RecvQueue {
         !self.early.is_empty()
     }
 
-    pub(crate) fn next_early(&mut self) -> Option<Buffer> {
+    pub(crate) fn next_early(&mut self) -> Option<Message> {
         self.early.pop_front()
     }
 

@@ -9,27 +9,46 @@
 //! (a flush, if need be) always comes for the tail, and counting alone tells when the queue is
 //! drained. No marker is needed.
 //!
-//! READs beyond the depth that the handshake granted wait in their place, and what comes after them
-//! waits too: operations of a connection are posted in the order in which they were asked for. On a
-//! loose device ([`QpGrant::loose`](crate::fabric::QpGrant)) only READs are posted behind a READ, and
-//! long operations are all signalled.
+//! READs and atomics (fetches) beyond the depth that the handshake granted wait in their place, and
+//! what comes after them waits too: operations of a connection are posted in the order in which they
+//! were asked for. On a loose device ([`QpGrant::loose`](crate::fabric::QpGrant)) only fetches are
+//! posted behind a fetch, and long operations are all signalled.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::Token;
+use super::sinks::Sink;
 use super::wr_id::{span, with_sequence};
-use crate::fabric::{SendOp, SendWr};
+use crate::fabric::{MoreSges, QpGrant, SendOp, SendWr, Sge};
 use crate::limits::{POST_CHAIN_MAX, SIGNALLED_FROM_BYTES};
-use crate::memory::Buffer;
-use crate::types::Lkey;
+use crate::memory::Payload;
+use crate::types::{Abilities, Lkey};
 
-struct Entry {
-    token: Token,
-    buffer: Buffer,
+/// An operation that the queue gave out: its owner's again.
+pub(crate) struct Entry {
+    pub(crate) token: Token,
+    pub(crate) payload: Payload,
+    /// Where a READ's bytes are until they are copied to the payload.
+    pub(crate) sink: Option<Sink>,
+    /// The payload has what an atomic found.
+    pub(crate) atomic: bool,
+    /// A word of the layer that posted it.
+    pub(crate) mark: u8,
+}
+
+/// An operation to push. Its first piece stands here, the others in `more`.
+pub(crate) struct Operation {
+    pub(crate) entry: Entry,
+    pub(crate) op: SendOp,
+    pub(crate) first: Sge,
+    /// Bytes of all pieces.
+    pub(crate) len: u32,
 }
 
 /// In-flight table and pending chain of one send queue.
 pub(crate) struct SendQueue {
     wrs: Box<[SendWr]>,
+    /// Pieces behind the first of each; taken when a connection may gather.
+    more: Box<[MoreSges]>,
     entries: Box<[Option<Entry>]>,
     depth: u32,
     head: u32,
@@ -37,16 +56,19 @@ pub(crate) struct SendQueue {
     tail: u32,
     /// Sends behind `posted` that `take_unposted` has given out.
     given_up: u32,
-    /// READs among all entries; most queues never see one.
-    reads: u32,
-    /// READs that the NIC has.
-    reads_posted: u32,
-    /// READs that it may have.
-    read_depth: u32,
+    /// Fetches among all entries; most queues never see one.
+    fetches: u32,
+    /// Fetches that the NIC has.
+    fetches_posted: u32,
+    /// Fetches that it may have.
+    fetch_depth: u32,
+    /// An entry has more than one piece, or had since the queue was empty.
+    gathers: bool,
     loose: bool,
     base: u64,
     lkey: Lkey,
     inline_bytes: u32,
+    abilities: Abilities,
 }
 
 impl SendQueue {
@@ -65,38 +87,53 @@ impl SendQueue {
         };
         Self {
             wrs: vec![blank; slots].into_boxed_slice(),
+            more: vec![MoreSges::default(); slots].into_boxed_slice(),
             entries: (0..slots).map(|_| None).collect(),
             depth,
             head: 0,
             posted: 0,
             tail: 0,
             given_up: 0,
-            reads: 0,
-            reads_posted: 0,
-            read_depth: 0,
+            fetches: 0,
+            fetches_posted: 0,
+            fetch_depth: 0,
+            gathers: false,
             loose: false,
             base: 0,
             lkey: Lkey(0),
             inline_bytes: 0,
+            abilities: Abilities::LEAST,
         }
     }
 
     /// Takes up the work of a new connection. The queue is empty before.
-    pub(crate) fn open(&mut self, base: u64, lkey: Lkey, inline_bytes: u32, loose: bool) {
+    pub(crate) fn open(&mut self, base: u64, lkey: Lkey, grant: &QpGrant) {
         debug_assert!(self.is_empty());
         (self.head, self.posted, self.tail) = (0, 0, 0);
-        (self.reads, self.reads_posted, self.read_depth) = (0, 0, 0);
-        (self.base, self.lkey, self.inline_bytes) = (base, lkey, inline_bytes);
-        self.loose = loose;
+        (self.fetches, self.fetches_posted, self.fetch_depth) = (0, 0, 0);
+        (self.base, self.lkey, self.inline_bytes) = (base, lkey, grant.inline_bytes);
+        (self.loose, self.gathers) = (grant.loose, false);
+        self.abilities = grant.abilities;
     }
 
-    /// READs that may be with the NIC at once, as the handshake settled; 0 allows none.
-    pub(crate) fn allow_reads(&mut self, depth: u8) {
-        self.read_depth = depth.into();
+    /// READs and atomics that may be with the NIC at once, as the handshake settled; 0 allows none.
+    pub(crate) fn allow_fetches(&mut self, depth: u8) {
+        self.fetch_depth = depth.into();
     }
 
-    pub(crate) fn read_depth(&self) -> u32 {
-        self.read_depth
+    pub(crate) fn fetch_depth(&self) -> u32 {
+        self.fetch_depth
+    }
+
+    #[inline]
+    pub(crate) fn abilities(&self) -> &Abilities {
+        &self.abilities
+    }
+
+    /// Key of the worker's pool on the connection's device.
+    #[inline]
+    pub(crate) fn lkey(&self) -> Lkey {
+        self.lkey
     }
 
     #[inline]
@@ -125,59 +162,76 @@ impl SendQueue {
         self.posted != self.tail
     }
 
-    /// Takes a buffer and what to do with it. There is room: the caller asked.
+    /// Takes an operation. There is room: the caller asked. `more` are the pieces behind the first.
     #[inline]
-    pub(crate) fn push(&mut self, buffer: Buffer, op: SendOp, token: Token) {
+    pub(crate) fn push(&mut self, operation: Operation, more: &[Sge]) {
         debug_assert!(self.room() > 0);
-        let is_read = op.is_fetch();
-        self.reads += u32::from(is_read);
+        let Operation {
+            entry,
+            op,
+            first,
+            len,
+        } = operation;
+        let fetches = op.is_fetch();
+        self.fetches += u32::from(fetches);
         let slot = self.slot(self.tail);
-        let len = buffer.len_bytes();
         self.wrs[slot] = SendWr {
             wr_id: with_sequence(self.base, self.tail),
-            addr: buffer.addr(),
-            len,
-            lkey: self.lkey,
+            addr: first.addr,
+            len: first.len,
+            lkey: first.lkey,
             op,
             signalled: self.loose && len >= SIGNALLED_FROM_BYTES,
-            inline: len <= self.inline_bytes && !is_read,
+            inline: len <= self.inline_bytes && !fetches,
             more: 0,
         };
+        if !more.is_empty() {
+            self.gathers = true;
+            self.more[slot][..more.len()].copy_from_slice(more);
+            #[allow(clippy::cast_possible_truncation, reason = "fewer than SGE_MAX")]
+            let n = more.len() as u8;
+            self.wrs[slot].more = n;
+        }
         // The place is empty, so there is nothing to drop: said so that nothing is compiled for it.
-        let before = self.entries[slot].replace(Entry { token, buffer });
+        let before = self.entries[slot].replace(entry);
         debug_assert!(before.is_none());
         std::mem::forget(before);
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// The next chain to post, its last work request signalled; empty when nothing waits, or a READ
-    /// for those before it.
+    /// The next chain to post and its further pieces, its last work request signalled; empty when
+    /// nothing waits, or a fetch for those before it.
     #[inline]
-    pub(crate) fn chain(&mut self) -> &[SendWr] {
+    pub(crate) fn chain(&mut self) -> (&[SendWr], &[MoreSges]) {
         let start = self.slot(self.posted);
         let waiting = self.tail.wrapping_sub(self.posted) as usize;
         let mut n = waiting.min(POST_CHAIN_MAX).min(self.wrs.len() - start);
-        if self.reads > 0 {
-            n = self.before_wait_for_read(start, n);
+        if self.fetches > 0 {
+            n = self.before_wait(start, n);
         }
         let chain = &mut self.wrs[start..start + n];
         if let Some(last) = chain.last_mut() {
             last.signalled = true;
         }
-        chain
+        let more = if self.gathers {
+            &self.more[start..start + n]
+        } else {
+            &[]
+        };
+        (chain, more)
     }
 
-    /// How many of the next `n` may be posted before one has to wait for a READ: a READ too many, or on
-    /// a loose device anything else.
-    fn before_wait_for_read(&self, start: usize, n: usize) -> usize {
-        let mut reads = self.reads_posted;
+    /// How many of the next `n` may be posted before one has to wait for a fetch: a fetch too many, or
+    /// on a loose device anything else.
+    fn before_wait(&self, start: usize, n: usize) -> usize {
+        let mut fetches = self.fetches_posted;
         for (i, wr) in self.wrs[start..start + n].iter().enumerate() {
             if wr.op.is_fetch() {
-                if reads >= self.read_depth {
+                if fetches >= self.fetch_depth {
                     return i;
                 }
-                reads += 1;
-            } else if self.loose && reads > 0 {
+                fetches += 1;
+            } else if self.loose && fetches > 0 {
                 return i;
             }
         }
@@ -187,11 +241,11 @@ impl SendQueue {
     /// The NIC has taken this many of the last chain.
     #[inline]
     pub(crate) fn mark_posted(&mut self, n: usize) {
-        if self.reads > 0 {
+        if self.fetches > 0 {
             let start = self.slot(self.posted);
             let posted = self.wrs[start..start + n].iter();
-            let reads = posted.filter(|wr| wr.op.is_fetch()).count();
-            self.reads_posted += u32::try_from(reads).unwrap_or(0);
+            let fetches = posted.filter(|wr| wr.op.is_fetch()).count();
+            self.fetches_posted += u32::try_from(fetches).unwrap_or(0);
         }
         self.posted = self.posted.wrapping_add(u32::try_from(n).unwrap_or(0));
         debug_assert!(self.tail.wrapping_sub(self.posted) <= self.depth);
@@ -204,26 +258,26 @@ impl SendQueue {
         span(self.head, sequence).filter(|n| *n <= self.outstanding())
     }
 
-    /// Takes out the oldest send that was posted.
+    /// Takes out the oldest operation that was posted.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<(Token, Buffer)> {
+    pub(crate) fn pop(&mut self) -> Option<Entry> {
         if self.head == self.posted {
             return None;
         }
         let slot = self.slot(self.head);
-        if self.wrs[slot].op.is_fetch() {
-            self.reads -= 1;
-            self.reads_posted -= 1;
+        if self.fetches > 0 && self.wrs[slot].op.is_fetch() {
+            self.fetches -= 1;
+            self.fetches_posted -= 1;
         }
         self.head = self.head.wrapping_add(1);
         let entry = self.entries[slot].take();
         debug_assert!(entry.is_some());
-        entry.map(|e| (e.token, e.buffer))
+        entry
     }
 
-    /// Takes out the sends that wait for a doorbell, oldest first. To be called until it gives
+    /// Takes out the operations that wait for a doorbell, oldest first. To be called until it gives
     /// `None`; nothing may be pushed meanwhile.
-    pub(crate) fn take_unposted(&mut self) -> Option<(Token, Buffer)> {
+    pub(crate) fn take_unposted(&mut self) -> Option<Entry> {
         let number = self.posted.wrapping_add(self.given_up);
         if number == self.tail {
             self.tail = self.posted;
@@ -232,8 +286,8 @@ impl SendQueue {
         }
         self.given_up += 1;
         let slot = self.slot(number);
-        self.reads -= u32::from(self.wrs[slot].op.is_fetch());
-        self.entries[slot].take().map(|e| (e.token, e.buffer))
+        self.fetches -= u32::from(self.wrs[slot].op.is_fetch());
+        self.entries[slot].take()
     }
 }
 

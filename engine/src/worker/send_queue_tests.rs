@@ -1,7 +1,8 @@
 //! The send queue against a model: three lists of tokens.
 
 use super::*;
-use crate::memory::{HugepagePolicy, Pool, Region};
+use crate::memory::{Buffer, HugepagePolicy, Pool, Region};
+use crate::types::QpNum;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,6 +11,35 @@ fn pool(slots: u32) -> Pool {
     let bytes = slots as usize * 64;
     let region = Region::allocate(bytes, HugepagePolicy::Off).expect("memory");
     Pool::new(Arc::new(region), slots, 64).expect("a pool")
+}
+
+fn grant(inline_bytes: u32, loose: bool) -> QpGrant {
+    QpGrant {
+        number: QpNum(1),
+        inline_bytes,
+        message_bytes_max: 1 << 20,
+        loose,
+        abilities: Abilities::LEAST,
+    }
+}
+
+fn push(queue: &mut SendQueue, buffer: Buffer, op: SendOp, token: Token) {
+    let (len, addr, lkey) = (buffer.len_bytes(), buffer.addr(), queue.lkey());
+    let entry = Entry {
+        token,
+        payload: buffer.into(),
+        sink: None,
+        atomic: op.is_atomic(),
+        mark: 0,
+    };
+    let first = Sge { addr, len, lkey };
+    let operation = Operation {
+        entry,
+        op,
+        first,
+        len,
+    };
+    queue.push(operation, &[]);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +65,7 @@ proptest! {
     fn behaves_like_two_lists(depth in 1u32..70, steps in steps()) {
         let pool = pool(128);
         let mut queue = SendQueue::new(depth);
-        queue.open(7 << 60, Lkey(5), 16, false);
+        queue.open(7 << 60, Lkey(5), &grant(16, false));
         let (mut posted, mut waiting) = (VecDeque::new(), VecDeque::new());
         // Numbers of the sends that were pushed and not given up, as the queue counts them.
         let (mut head, mut tail) = (0u32, 0u32);
@@ -44,14 +74,14 @@ proptest! {
             match step {
                 Step::Push if queue.room() > 0 => {
                     let buffer = pool.alloc().expect("a slot for each send");
-                    queue.push(buffer, SendOp::Send, Token(token));
+                    push(&mut queue, buffer, SendOp::Send, Token(token));
                     waiting.push_back(token);
                     token += 1;
                     tail += 1;
                 }
                 Step::Push => prop_assert_eq!(posted.len() + waiting.len(), depth as usize),
                 Step::Post(most) => {
-                    let chain = queue.chain();
+                    let (chain, _) = queue.chain();
                     prop_assert!(chain.len() <= waiting.len());
                     prop_assert_eq!(chain.is_empty(), waiting.is_empty());
                     if let Some(last) = chain.last() {
@@ -68,7 +98,7 @@ proptest! {
                         Some(n) => {
                             prop_assert_eq!(n, ahead + 1);
                             for _ in 0..n {
-                                let (t, _) = queue.pop().expect("as many as it said");
+                                let t = queue.pop().expect("as many as it said").token;
                                 prop_assert_eq!(Some(t.0), posted.pop_front());
                                 head += 1;
                             }
@@ -76,7 +106,7 @@ proptest! {
                     }
                 }
                 Step::GiveUp => {
-                    while let Some((t, _)) = queue.take_unposted() {
+                    while let Some(Entry { token: t, .. }) = queue.take_unposted() {
                         prop_assert_eq!(Some(t.0), waiting.pop_front());
                         tail -= 1;
                     }
@@ -96,15 +126,20 @@ proptest! {
 fn numbers_wrap() {
     let pool = pool(4);
     let mut queue = SendQueue::new(4);
-    queue.open(0, Lkey(1), 0, false);
+    queue.open(0, Lkey(1), &grant(0, false));
     let start = u32::MAX - 2;
     (queue.head, queue.posted, queue.tail) = (start, start, start);
     for i in 0..8u64 {
-        queue.push(pool.alloc().expect("a slot"), SendOp::Send, Token(i));
-        let sequence = u32::try_from(queue.chain()[0].wr_id & 0xff_ffff).expect("24 bits");
+        push(
+            &mut queue,
+            pool.alloc().expect("a slot"),
+            SendOp::Send,
+            Token(i),
+        );
+        let sequence = u32::try_from(queue.chain().0[0].wr_id & 0xff_ffff).expect("24 bits");
         queue.mark_posted(1);
         assert_eq!(queue.retires(sequence), Some(1));
-        assert_eq!(queue.pop().expect("one").0, Token(i));
+        assert_eq!(queue.pop().expect("one").token, Token(i));
     }
     assert!(queue.is_empty());
 }
@@ -113,77 +148,154 @@ fn numbers_wrap() {
 fn short_messages_are_inline_where_the_device_allows() {
     let pool = pool(4);
     let mut queue = SendQueue::new(4);
-    queue.open(0, Lkey(1), 16, false);
+    queue.open(0, Lkey(1), &grant(16, false));
     for len in [0, 16, 17] {
         let mut buffer = pool.alloc().expect("a slot");
         buffer.set_len(len).expect("fits");
-        queue.push(buffer, SendOp::Send, Token(0));
+        push(&mut queue, buffer, SendOp::Send, Token(0));
     }
-    let inline: Vec<bool> = queue.chain().iter().map(|wr| wr.inline).collect();
+    let inline: Vec<bool> = queue.chain().0.iter().map(|wr| wr.inline).collect();
     assert_eq!(inline, [true, true, false]);
 }
 
 fn read(buffer: Buffer, queue: &mut SendQueue, token: u64) {
     let at = crate::types::RemoteSpan::default();
-    queue.push(buffer, SendOp::Read(at), Token(token));
+    push(queue, buffer, SendOp::Read(at), Token(token));
 }
 
 #[test]
 fn reads_beyond_the_depth_wait_in_their_place() {
     let pool = pool(8);
     let mut queue = SendQueue::new(8);
-    queue.open(0, Lkey(1), 0, false);
-    queue.allow_reads(2);
+    queue.open(0, Lkey(1), &grant(0, false));
+    queue.allow_fetches(2);
     for token in 0..3 {
         read(pool.alloc().expect("a slot"), &mut queue, token);
     }
-    queue.push(pool.alloc().expect("a slot"), SendOp::Send, Token(3));
-    assert_eq!(queue.chain().len(), 2);
+    push(
+        &mut queue,
+        pool.alloc().expect("a slot"),
+        SendOp::Send,
+        Token(3),
+    );
+    assert_eq!(queue.chain().0.len(), 2);
     queue.mark_posted(2);
     assert_eq!(
-        queue.chain().len(),
+        queue.chain().0.len(),
         0,
         "the third READ waits, and the SEND behind it"
     );
-    assert_eq!(queue.pop().map(|(t, _)| t), Some(Token(0)));
-    assert_eq!(queue.chain().len(), 2);
+    assert_eq!(queue.pop().map(|e| e.token), Some(Token(0)));
+    assert_eq!(queue.chain().0.len(), 2);
     queue.mark_posted(2);
-    assert_eq!((queue.reads, queue.reads_posted), (2, 2));
+    assert_eq!((queue.fetches, queue.fetches_posted), (2, 2));
     while queue.pop().is_some() {}
-    assert_eq!((queue.reads, queue.reads_posted), (0, 0));
+    assert_eq!((queue.fetches, queue.fetches_posted), (0, 0));
 }
 
 #[test]
 fn on_a_loose_device_only_reads_follow_reads_and_long_operations_are_signalled() {
     let pool = pool(8);
     let mut queue = SendQueue::new(8);
-    queue.open(0, Lkey(1), 0, true);
-    queue.allow_reads(4);
-    queue.push(pool.alloc().expect("a slot"), SendOp::Send, Token(0));
+    queue.open(0, Lkey(1), &grant(0, true));
+    queue.allow_fetches(4);
+    push(
+        &mut queue,
+        pool.alloc().expect("a slot"),
+        SendOp::Send,
+        Token(0),
+    );
     read(pool.alloc().expect("a slot"), &mut queue, 1);
     read(pool.alloc().expect("a slot"), &mut queue, 2);
-    queue.push(pool.alloc().expect("a slot"), SendOp::Send, Token(3));
-    assert_eq!(queue.chain().len(), 3);
+    push(
+        &mut queue,
+        pool.alloc().expect("a slot"),
+        SendOp::Send,
+        Token(3),
+    );
+    assert_eq!(queue.chain().0.len(), 3);
     queue.mark_posted(3);
     for _ in 0..2 {
-        assert_eq!(queue.chain().len(), 0, "a READ is out");
+        assert_eq!(queue.chain().0.len(), 0, "a READ is out");
         assert!(queue.pop().is_some());
     }
-    assert_eq!(queue.chain().len(), 0);
+    assert_eq!(queue.chain().0.len(), 0);
     assert!(queue.pop().is_some());
-    assert_eq!(queue.chain().len(), 1);
+    assert_eq!(queue.chain().0.len(), 1);
     queue.mark_posted(1);
     assert!(queue.pop().is_some());
 
     let mut long = SendQueue::new(2);
-    long.open(0, Lkey(1), 0, true);
+    long.open(0, Lkey(1), &grant(0, true));
     let region = Region::allocate(2 << 13, HugepagePolicy::Off);
     let pages = Pool::new(Arc::new(region.expect("memory")), 2, 8192).expect("a pool");
     for len in [4096, 64] {
         let mut buffer = pages.alloc().expect("a slot");
         buffer.set_len(len).expect("fits");
-        long.push(buffer, SendOp::Send, Token(0));
+        push(&mut long, buffer, SendOp::Send, Token(0));
     }
-    let signalled: Vec<bool> = long.chain().iter().map(|wr| wr.signalled).collect();
+    let signalled: Vec<bool> = long.chain().0.iter().map(|wr| wr.signalled).collect();
     assert_eq!(signalled, [true, true]);
+}
+
+#[test]
+fn atomics_wait_as_reads_do() {
+    let pool = pool(8);
+    let mut queue = SendQueue::new(8);
+    queue.open(0, Lkey(1), &grant(64, false));
+    queue.allow_fetches(1);
+    let at = crate::types::RemoteSpan::default();
+    let ops = [
+        SendOp::FetchAdd { at, add: 1 },
+        SendOp::CompareSwap {
+            at,
+            expect: 1,
+            swap: 2,
+        },
+        SendOp::Write(at),
+    ];
+    for (op, token) in ops.into_iter().zip(0..) {
+        push(&mut queue, pool.alloc().expect("a slot"), op, Token(token));
+    }
+    assert_eq!(queue.chain().0.len(), 1);
+    assert!(!queue.chain().0[0].inline, "the answer goes to memory");
+    queue.mark_posted(1);
+    assert_eq!(queue.chain().0.len(), 0, "the CAS waits for the FAA");
+    assert!(queue.pop().expect("the FAA").atomic);
+    assert_eq!(queue.chain().0.len(), 2);
+}
+
+#[test]
+fn pieces_stand_beside_their_operation() {
+    let pool = pool(8);
+    let mut queue = SendQueue::new(4);
+    queue.open(0, Lkey(1), &grant(0, false));
+    push(
+        &mut queue,
+        pool.alloc().expect("a slot"),
+        SendOp::Send,
+        Token(0),
+    );
+    assert!(queue.chain().1.is_empty(), "nothing is copied for most");
+    let piece = |addr| Sge {
+        addr,
+        len: 8,
+        lkey: Lkey(9),
+    };
+    let operation = Operation {
+        entry: Entry {
+            token: Token(1),
+            payload: pool.alloc().expect("a slot").into(),
+            sink: None,
+            atomic: false,
+            mark: 0,
+        },
+        op: SendOp::Send,
+        first: piece(1),
+        len: 24,
+    };
+    queue.push(operation, &[piece(2), piece(3)]);
+    let (chain, more) = queue.chain();
+    assert_eq!((chain[0].more, chain[1].more, more.len()), (0, 2, 2));
+    assert_eq!(more[1][..2], [piece(2), piece(3)]);
 }

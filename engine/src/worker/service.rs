@@ -7,9 +7,9 @@
 //! back in exactly one `completed` between them.
 
 use super::Io;
-use crate::fabric::{PrivateData, WcStatus};
+use crate::fabric::{Note, PrivateData, WcStatus};
 use crate::flow::Lie;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Payload};
 use crate::wire::{HeaderError, Hello, Kind, OfferError};
 use std::fmt;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ pub enum Outcome {
     Unknown(WcStatus),
 }
 
-/// An operation is over: its buffer is the caller's again.
+/// An operation is over: its payload is the caller's again.
 #[derive(Debug)]
 #[must_use = "dropping it gives the buffer back to the pool"]
 pub struct Completed {
@@ -58,8 +58,24 @@ pub struct Completed {
     pub token: Token,
     /// How it ended.
     pub outcome: Outcome,
-    /// The buffer that was sent.
-    pub buffer: Buffer,
+    /// What was posted; the 8 bytes that an atomic found.
+    pub payload: Payload,
+    pub(super) atomic: bool,
+    /// A word of the layer that posted it.
+    pub(crate) mark: u8,
+}
+
+impl Completed {
+    /// What an atomic that is done found in the peer's memory, in this host's byte order.
+    #[must_use]
+    pub fn old_value(&self) -> Option<u64> {
+        let Payload::Buffer(found) = &self.payload else {
+            return None;
+        };
+        let done = self.atomic && self.outcome == Outcome::Done;
+        let bytes: [u8; 8] = found.get(..8)?.try_into().ok()?;
+        done.then(|| u64::from_ne_bytes(bytes))
+    }
 }
 
 /// A message, in the buffer that the NIC wrote it to. Dropping it gives the buffer back for the next
@@ -67,11 +83,33 @@ pub struct Completed {
 #[derive(Debug)]
 pub struct Message {
     buffer: Buffer,
+    note: Note,
+    written: Option<u32>,
 }
 
 impl Message {
-    pub(super) fn new(buffer: Buffer) -> Self {
-        Self { buffer }
+    #[inline]
+    pub(super) fn new(buffer: Buffer, note: Note, written: Option<u32>) -> Self {
+        Self {
+            buffer,
+            note,
+            written,
+        }
+    }
+
+    /// What came beside the bytes.
+    #[inline]
+    #[must_use]
+    pub fn note(&self) -> Note {
+        self.note
+    }
+
+    /// The peer wrote so many bytes to memory that it was offered (WRITE with immediate), and this
+    /// message tells of it; the message itself has none.
+    #[inline]
+    #[must_use]
+    pub fn written(&self) -> Option<u32> {
+        self.written
     }
 
     /// The buffer, to keep or to send on. Its length is the message's.

@@ -108,11 +108,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             return;
         };
         loop {
-            let chain = c.sends.chain();
+            let (chain, more) = c.sends.chain();
             if chain.is_empty() {
                 return;
             }
-            let outcome = lane.post_send(qp, chain, &[]);
+            let outcome = lane.post_send(qp, chain, more);
             let counters = &self.core.counters;
             counters.doorbells.add(1);
             match outcome {

@@ -158,6 +158,7 @@ impl Bench {
             recv_depth: size.recv_depth,
         };
         let setup = WorkerSetup {
+            read_sinks: Vec::new(),
             number: 0,
             core: None,
             lanes: vec![LaneSetup {

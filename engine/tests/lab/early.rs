@@ -86,6 +86,7 @@ impl Server {
             rnr_retry_count: 7,
         };
         let setup = WorkerSetup {
+            read_sinks: Vec::new(),
             number: 0,
             core: None,
             lanes: vec![LaneSetup {

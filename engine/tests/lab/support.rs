@@ -76,7 +76,7 @@ impl Echo {
         if let Err(rejected) = io.send(conn, buffer, Token(0))
             && rejected.reason == PostError::WouldBlock
         {
-            self.waiting.push_back((conn, rejected.buffer));
+            self.waiting.push_back((conn, rejected.payload));
         }
     }
 }

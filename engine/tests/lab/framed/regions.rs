@@ -44,7 +44,7 @@ impl Trader {
         };
         while let Some((buffer, offset)) = self.waiting.pop_front() {
             if let Err(rejected) = io.write(conn, buffer, &sink, offset, Token(offset)) {
-                self.waiting.push_front((rejected.buffer, offset));
+                self.waiting.push_front((rejected.payload, offset));
                 return;
             }
         }
@@ -88,7 +88,8 @@ impl Service for Trader {
         }
         let offset = completed.token.0;
         match completed.operation {
-            Operation::Read(buffer) => {
+            Operation::Read(read) => {
+                let buffer = read.into_buffer().unwrap();
                 let first = usize::try_from(offset).unwrap();
                 let mut bytes = buffer.iter().zip(first..);
                 if !bytes.all(|(byte, i)| *byte == source_byte(!self.side, i)) {
@@ -96,8 +97,8 @@ impl Service for Trader {
                 }
                 self.waiting.push_back((buffer, offset));
             }
-            Operation::Written(buffer) => {
-                self.written += buffer.len();
+            Operation::Written(written) => {
+                self.written += written.into_buffer().unwrap().len();
                 if self.written == REGION {
                     // Behind every WRITE, so the peer finds all of it there.
                     let frame = io.frame().unwrap();
@@ -105,6 +106,7 @@ impl Service for Trader {
                 }
             }
             Operation::Sent(frame) => drop(frame),
+            Operation::Atomic(_) => unreachable!("none was asked for"),
         }
         self.go_on(io, conn);
     }
