@@ -54,6 +54,7 @@ impl Bench {
                 cq: Some(cq),
                 spec: QpSpec {
                     shared_receives: false,
+                    windows: 0,
                     send_depth: 8,
                     recv_depth: 8,
                     inline_bytes: 0,

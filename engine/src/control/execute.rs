@@ -109,6 +109,7 @@ impl<F: Fabric> Control<F> {
         let spec = QpSpec {
             shared_receives: false,
             access: conn.offer.access,
+            windows: conn.offer.windows,
             ..lane.spec
         };
         let cq = lane.cq.as_ref().ok_or_else(|| {
@@ -130,6 +131,7 @@ impl<F: Fabric> Control<F> {
         let handover = Handover {
             conn: spot.conn,
             lane,
+            windows: F::window_keys(&qp),
             qp,
             grant,
             peer,

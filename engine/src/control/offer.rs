@@ -21,6 +21,9 @@ pub struct Offer {
     pub initiator_depth: u8,
     /// What the peer may do to memory that it has keys of.
     pub access: Access,
+    /// Memory windows of the connection's own, for [`Io::bind`](crate::worker::Io::bind); devices
+    /// without windows give none.
+    pub windows: u16,
     /// Framed mode: both sides tell versions, limits and receives posted, and refuse strangers.
     pub framed: bool,
 }
@@ -34,6 +37,7 @@ impl Default for Offer {
             responder_resources: RD_ATOMIC_DEFAULT,
             initiator_depth: RD_ATOMIC_DEFAULT,
             access: Access::NONE,
+            windows: 0,
             framed: false,
         }
     }

@@ -95,6 +95,7 @@ fn build_worker<F: Fabric>(
             cq: Some(cq),
             spec: QpSpec {
                 shared_receives: false,
+                windows: 0,
                 send_depth: lane.send_depth,
                 recv_depth: lane.recv_depth,
                 inline_bytes: lane.inline_bytes,

@@ -4,7 +4,8 @@
 //! memory belongs to the device. The caller keeps the handle out of everyone's reach meanwhile.
 
 use crate::limits::SGE_MAX;
-use crate::types::{Lkey, QpNum, RemoteSpan, Rkey};
+use crate::memory::Registration;
+use crate::types::{Access, Lkey, QpNum, RemoteSpan, Rkey};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
@@ -41,6 +42,18 @@ pub enum SendOp {
         /// What to add.
         add: u64,
     },
+    /// Gives the peer access to the payload's place by a window of the QP's; see
+    /// [`Lane::post_bind`].
+    Bind {
+        /// Number of the window.
+        window: u16,
+        /// Key that the window gets.
+        rkey: Rkey,
+        /// What the peer may do.
+        access: Access,
+    },
+    /// Takes a key of a window of this QP's out of use. It has no payload.
+    LocalInvalidate(Rkey),
 }
 
 impl SendOp {
@@ -55,11 +68,22 @@ impl SendOp {
         )
     }
 
-    /// A CAS or an FAA.
+    /// Its payload can be copied at the post: it has one, and the peer gets it.
     #[inline]
     #[must_use]
-    pub fn is_atomic(self) -> bool {
-        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    pub fn may_be_inline(self) -> bool {
+        match self {
+            Self::Send
+            | Self::SendImm(_)
+            | Self::SendInvalidate(_)
+            | Self::Write(_)
+            | Self::WriteImm(..) => true,
+            Self::Read(_)
+            | Self::CompareSwap { .. }
+            | Self::FetchAdd { .. }
+            | Self::Bind { .. }
+            | Self::LocalInvalidate(_) => false,
+        }
     }
 }
 
@@ -227,6 +251,10 @@ pub enum WcOpcode {
     CompareSwap,
     /// An FAA of ours.
     FetchAdd,
+    /// A bind of a window.
+    Bind,
+    /// A local invalidate.
+    LocalInvalidate,
     /// Any other, by the provider's number.
     Other(u32),
 }
@@ -287,6 +315,23 @@ pub trait Lane {
         chain: &[SendWr],
         more: &[MoreSges],
     ) -> Result<(), PostFailure>;
+    /// Posts a [`SendOp::Bind`]: `wr` names a part of `memory`, which was registered on this lane's
+    /// device with [`Access::WINDOWS`](crate::types::Access).
+    ///
+    /// # Errors
+    /// The provider's errno; nothing was posted.
+    fn post_bind(
+        &mut self,
+        qp: &mut Self::Qp,
+        wr: &SendWr,
+        memory: &dyn Registration,
+    ) -> Result<(), PostFailure> {
+        let _ = (qp, wr, memory);
+        Err(PostFailure {
+            posted: 0,
+            errno: libc::EOPNOTSUPP,
+        })
+    }
     /// Posts a chain of at most [`crate::limits::POST_CHAIN_MAX`] receives behind one doorbell.
     ///
     /// # Errors

@@ -20,6 +20,9 @@ pub enum Step {
     /// A shared receive queue.
     #[error("create an SRQ")]
     CreateSrq,
+    /// A memory window.
+    #[error("allocate a memory window")]
+    AllocWindow,
     /// A queue pair.
     #[error("create a QP")]
     CreateQp,

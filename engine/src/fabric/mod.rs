@@ -35,7 +35,7 @@ pub use error::{FabricError, Step};
 pub use url::{Url, UrlError};
 
 use crate::memory::Registrar;
-use crate::types::{Abilities, Access, DeviceLimits, QpNum};
+use crate::types::{Abilities, Access, DeviceLimits, QpNum, Rkey};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ pub struct QpSpec {
     /// What the peer may do to memory that it has keys of. iWARP's QPs allow everything: there the
     /// registration alone decides.
     pub access: Access,
+    /// Memory windows of the QP's own; 0 on devices that have none.
+    pub windows: u16,
 }
 
 /// What a device granted for a QP.
@@ -226,7 +228,12 @@ pub trait Fabric: Sized + Send + 'static {
     /// The device refused.
     fn set_error(&mut self, id: &mut Self::Id, qp: &mut Self::QpControl)
     -> Result<(), FabricError>;
-    /// Destroys a QP. Both halves prove that nobody can post to it.
+    /// Keys of the windows of a QP as they are before the first bind.
+    fn window_keys(qp: &Self::Qp) -> Vec<Rkey> {
+        let _ = qp;
+        Vec::new()
+    }
+    /// Destroys a QP and its windows. Both halves prove that nobody can post to it.
     fn destroy_qp(&mut self, id: &mut Self::Id, control: Self::QpControl, qp: Self::Qp);
     /// Destroys an id; no event names it afterwards.
     fn destroy_id(&mut self, id: Self::Id);

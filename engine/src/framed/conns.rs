@@ -491,7 +491,10 @@ impl Conns {
                         | PostError::TooManyPieces
                         | PostError::Misaligned
                         | PostError::SinkNotWritable
-                        | PostError::Exhausted => SendError::NotConnected,
+                        | PostError::Exhausted
+                        | PostError::NoWindow
+                        | PostError::NotBindable
+                        | PostError::NoSuchKey => SendError::NotConnected,
                     },
                 })
             }

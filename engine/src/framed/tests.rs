@@ -369,6 +369,7 @@ impl Side {
         let mut id = toy.resolve_address(&to, DRAIN).expect("an id");
         let spec = QpSpec {
             shared_receives: false,
+            windows: 0,
             send_depth: self.size.send_depth,
             recv_depth: self.size.recv_depth,
             inline_bytes: 16,
@@ -383,6 +384,7 @@ impl Side {
             lane: 0,
             qp,
             grant,
+            windows: Vec::new(),
             peer: None,
         }));
         self.worker.turn(Nanos(1000));

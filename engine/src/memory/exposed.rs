@@ -115,6 +115,16 @@ impl ExposedMemory {
         Some(lanes.get(lane)?.as_ref()?.lkey())
     }
 
+    /// Gives `use_it` the registration on a lane; `None` when the lane's device is gone.
+    pub(crate) fn with_registration<T>(
+        &self,
+        lane: usize,
+        use_it: impl FnOnce(&dyn Registration) -> T,
+    ) -> Option<T> {
+        let lanes = self.0.lanes.borrow();
+        Some(use_it(lanes.get(lane)?.as_ref()?.as_ref()))
+    }
+
     /// The whole of it as peers on a lane name it; `None` when the lane's device is gone.
     #[must_use]
     pub fn remote_region(&self, lane: usize) -> Option<RemoteRegion> {
@@ -226,6 +236,7 @@ impl<R: Registrar> Exposures<R> {
     ) -> Result<ExposedMemory, ExposeError> {
         let region = Arc::new(Region::allocate(bytes, hugepages)?);
         // Verbs want local write with every remote write.
+        // A window may allow what its memory does, and verbs want local write with its writes too.
         let granted = if access.is_remote_writable() {
             access | Access::LOCAL_WRITE
         } else {
@@ -268,6 +279,20 @@ impl<R: Registrar> Exposures<R> {
             *registrar = None;
         }
     }
+}
+
+/// A span of memory that no device knows.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn span_for_tests(bytes: usize) -> MemorySpan {
+    let region = Region::allocate(bytes, HugepagePolicy::Off).expect("memory");
+    let memory = ExposedMemory(Rc::new(Inner {
+        region: Arc::new(region),
+        access: Access::WINDOWS,
+        granted: Access::WINDOWS | Access::LOCAL_WRITE,
+        lanes: RefCell::default(),
+    }));
+    let len = u32::try_from(bytes).expect("small");
+    memory.span(0, len).expect("all of it")
 }
 
 #[cfg(test)]

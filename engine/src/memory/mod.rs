@@ -27,5 +27,7 @@ pub use region::{Region, RegionError};
 pub use registrar::{Registrar, Registration};
 pub use tiers::{HugepagePolicy, Tier};
 
+#[cfg(all(test, not(loom)))]
+pub(crate) use exposed::span_for_tests;
 #[cfg(test)]
 mod pool_tests;

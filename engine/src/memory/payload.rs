@@ -12,7 +12,7 @@
 
 use super::{Buffer, ExposedMemory};
 use crate::limits::SGE_MAX;
-use crate::types::Lkey;
+use crate::types::{Access, Lkey};
 
 /// A part of [`ExposedMemory`]. It keeps all of the memory registered.
 #[derive(Clone, Debug)]
@@ -165,6 +165,8 @@ pub enum Payload {
     Memory(MemorySpan),
     /// Several pieces.
     Parts(Parts),
+    /// Nothing: the operation has no bytes of this side's.
+    Nothing,
 }
 
 impl Payload {
@@ -174,7 +176,7 @@ impl Payload {
     pub fn into_buffer(self) -> Option<Buffer> {
         match self {
             Self::Buffer(b) => Some(b),
-            Self::Memory(_) | Self::Parts(_) => None,
+            Self::Memory(_) | Self::Parts(_) | Self::Nothing => None,
         }
     }
 
@@ -183,7 +185,7 @@ impl Payload {
     pub fn into_parts(self) -> Option<Parts> {
         match self {
             Self::Parts(p) => Some(p),
-            Self::Buffer(_) | Self::Memory(_) => None,
+            Self::Buffer(_) | Self::Memory(_) | Self::Nothing => None,
         }
     }
 }
@@ -271,7 +273,7 @@ impl Postable for MemorySpan {
         })
     }
     fn is_exposed(&self) -> bool {
-        self.memory.access().is_remote_writable()
+        self.memory.access().contains(Access::REMOTE_WRITE)
     }
     fn is_pooled(&self) -> bool {
         false
@@ -330,8 +332,9 @@ impl Postable for Parts {
 
 /// `$body` for whatever the payload is.
 macro_rules! each {
-    ($payload:expr, $it:ident => $body:expr) => {
+    ($payload:expr, $it:ident => $body:expr, $nothing:expr) => {
         match $payload {
+            Payload::Nothing => $nothing,
             Payload::Buffer($it) => $body,
             Payload::Memory($it) => $body,
             Payload::Parts($it) => $body,
@@ -342,22 +345,22 @@ macro_rules! each {
 impl Postable for Payload {
     #[inline]
     fn len_bytes(&self) -> u32 {
-        each!(self, it => it.len_bytes())
+        each!(self, it => it.len_bytes(), 0)
     }
     fn piece_count(&self) -> usize {
-        each!(self, it => it.piece_count())
+        each!(self, it => it.piece_count(), 0)
     }
     fn place(&self, lane: usize, piece: usize) -> Option<Place> {
-        each!(self, it => it.place(lane, piece))
+        each!(self, it => it.place(lane, piece), Some(Place::default()))
     }
     fn is_exposed(&self) -> bool {
-        each!(self, it => it.is_exposed())
+        each!(self, it => it.is_exposed(), true)
     }
     fn is_pooled(&self) -> bool {
-        each!(self, it => it.is_pooled())
+        each!(self, it => it.is_pooled(), true)
     }
     fn is_writable(&self) -> bool {
-        each!(self, it => it.is_writable())
+        each!(self, it => it.is_writable(), true)
     }
 }
 

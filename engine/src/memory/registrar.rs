@@ -8,6 +8,7 @@
 
 use super::Region;
 use crate::types::{Access, Lkey, Rkey};
+use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ pub trait Registrar {
 
 /// A region that a device knows. It holds the `Arc<Region>`, and gives it up only after the device
 /// has forgotten the region, so the memory outlives every access of the device.
-pub trait Registration: Send + 'static {
+pub trait Registration: Any + Send {
     /// Names the region in our own work requests.
     fn lkey(&self) -> Lkey;
     /// Names the region in a peer's work requests.

@@ -20,17 +20,26 @@ impl Access {
     /// Let a peer that has the rkey do atomics on it. Verbs want `LOCAL_WRITE` with it.
     pub const REMOTE_ATOMIC: Self = Self(8);
 
+    /// Let memory windows be bound to it: peers get access by those, each its own.
+    pub const WINDOWS: Self = Self(16);
+
     /// Every right in `other` is here too.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
+    /// These rights without `others`.
+    #[must_use]
+    pub const fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
     /// A peer can change the memory at any moment, so no slice of it may be formed and no
     /// [`Pool`](crate::memory::Pool) may live in it.
     #[must_use]
     pub const fn is_remote_writable(self) -> bool {
-        self.0 & (Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0) != 0
+        self.0 & (Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0 | Self::WINDOWS.0) != 0
     }
 }
 
@@ -48,6 +57,7 @@ impl fmt::Display for Access {
             (Self::REMOTE_READ, "remote-read"),
             (Self::REMOTE_WRITE, "remote-write"),
             (Self::REMOTE_ATOMIC, "remote-atomic"),
+            (Self::WINDOWS, "windows"),
         ];
         let mut separator = "";
         for (_, name) in names.iter().filter(|(right, _)| self.contains(*right)) {

@@ -2,7 +2,7 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::connection::Phase;
-use super::send_queue::Entry;
+use super::send_queue::{Entry, Sense};
 use super::wr_id::{Kind, WrId};
 use super::{CloseReason, Completed, Io, Message, Outcome, Service, Worker};
 use crate::fabric::{Fabric, Lane, Note, WcOpcode, WcStatus, WorkCompletion};
@@ -76,6 +76,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             // The NIC says that it wrote past the buffer: nothing in it can be trusted.
             self.failed(id.index, WcStatus::LocalLength);
             return none;
+        }
+        if let Note::Invalidated(rkey) = note {
+            c.windows.free(rkey);
         }
         self.repost_due |= c.recvs.vacant() >= c.recvs.batch();
         self.repost_first |= c.recvs.vacant() >= c.recvs.half();
@@ -164,11 +167,14 @@ impl<F: Fabric, S: Service> Worker<F, S> {
                 (outcome == Outcome::Done).then_some(&mut entry.payload),
             );
         }
+        if let (Sense::Revoked(rkey), Outcome::Done) = (entry.sense, outcome) {
+            self.core.table.at(index).windows.free(rkey);
+        }
         let completed = Completed {
             token: entry.token,
             outcome,
             payload: entry.payload,
-            atomic: entry.atomic,
+            sense: entry.sense,
             mark: entry.mark,
         };
         self.service

@@ -10,6 +10,7 @@
 
 use super::recv_queue::RecvQueue;
 use super::send_queue::SendQueue;
+use super::windows::Windows;
 use super::{CloseReason, ConnId, Peer};
 use crate::types::Nanos;
 
@@ -46,6 +47,7 @@ pub(crate) struct Connection {
     pub(crate) message_bytes_max: u32,
     pub(crate) sends: SendQueue,
     pub(crate) recvs: RecvQueue,
+    pub(crate) windows: Windows,
     /// On the list of those with sends to post.
     pub(crate) dirty: bool,
     /// On the list of those with receives to post.
@@ -72,6 +74,7 @@ impl Connection {
             message_bytes_max: 0,
             sends: SendQueue::new(send_depth),
             recvs: RecvQueue::new(recv_depth),
+            windows: Windows::default(),
             dirty: false,
             hungry: false,
             timed: false,

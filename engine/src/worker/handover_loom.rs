@@ -116,6 +116,7 @@ fn adopt(qp: Half) -> Command<Bare> {
             loose: false,
             abilities: crate::types::Abilities::LEAST,
         },
+        windows: Vec::new(),
         peer: None,
     })
 }

@@ -6,11 +6,11 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::connection::{Connection, Phase, Table};
-use super::send_queue::{Entry, Operation};
+use super::send_queue::{Entry, Operation, Sense};
 use super::sinks::{Sink, Sinks};
 use super::{ConnId, Token};
 use crate::fabric::{MoreSges, SendOp, Sge};
-use crate::memory::{Buffer, Exhausted, ExposedMemory, Place, Pool, Postable};
+use crate::memory::{Buffer, Exhausted, ExposedMemory, MemorySpan, Payload, Place, Pool, Postable};
 use crate::metrics::CounterWriter;
 use crate::types::{Abilities, Access, CoreId, Nanos, RemoteRegion, RemoteSpan, Rkey};
 use std::time::Duration;
@@ -57,6 +57,15 @@ pub enum PostError {
     /// Every slot of the pool is in use.
     #[error("every slot of the pool is in use")]
     Exhausted,
+    /// Every memory window of the connection is bound, or it has none.
+    #[error("no memory window is free: raise `Offer::windows`, or revoke one")]
+    NoWindow,
+    /// The memory was not exposed for windows.
+    #[error("the memory takes no windows: expose it with Access::WINDOWS")]
+    NotBindable,
+    /// No window of this connection has the key.
+    #[error("no memory window of this connection has this key")]
+    NoSuchKey,
 }
 
 /// The post failed, so the NIC never saw the payload; here it is back.
@@ -109,7 +118,8 @@ fn admit<'t>(
         counters.would_block.add(1);
         return Err(PostError::WouldBlock);
     }
-    if payload.len_bytes() > c.message_bytes_max {
+    let crosses = !matches!(op, SendOp::Bind { .. });
+    if crosses && payload.len_bytes() > c.message_bytes_max {
         return Err(PostError::TooLong);
     }
     let can = c.sends.abilities();
@@ -119,6 +129,7 @@ fn admit<'t>(
         SendOp::SendInvalidate(_) => (can.send_invalidate, can.sges),
         SendOp::Read(_) => (true, can.read_sges),
         SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (can.atomics, 1),
+        SendOp::Bind { .. } | SendOp::LocalInvalidate(_) => (can.windows, 1),
     };
     if !has {
         return Err(PostError::Unsupported);
@@ -414,7 +425,7 @@ impl<'a> Io<'a> {
                 token,
                 payload: payload.into(),
                 sink: pieces.sink,
-                atomic: op.is_atomic(),
+                sense: Sense::of(op),
                 mark,
             },
             op,
@@ -427,6 +438,82 @@ impl<'a> Io<'a> {
             core.dirty.push(conn.index);
         }
         Ok(())
+    }
+
+    /// Gives the peer of this connection, and nobody else, access to `span` by a memory window: the
+    /// region to tell it, which it may use as soon as a message behind this one reaches it. The access
+    /// ends with [`Io::revoke`], the peer's own SEND with invalidate, or the connection. The span comes
+    /// back in `completed`; the window keeps its memory registered besides.
+    ///
+    /// # Errors
+    /// Nothing was bound; the span comes back here.
+    pub fn bind(
+        &mut self,
+        conn: ConnId,
+        span: MemorySpan,
+        access: Access,
+        token: Token,
+    ) -> Result<RemoteRegion, Rejected<MemorySpan>> {
+        match self.bind_window(conn, &span, access, token) {
+            Ok(region) => Ok(region),
+            Err(reason) => Err(Rejected {
+                payload: span,
+                reason,
+            }),
+        }
+    }
+
+    fn bind_window(
+        &mut self,
+        conn: ConnId,
+        span: &MemorySpan,
+        access: Access,
+        token: Token,
+    ) -> Result<RemoteRegion, PostError> {
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let access = access.without(access.without(remote));
+        if access == Access::NONE {
+            return Err(PostError::NotAllowed);
+        }
+        if !span.memory().access().contains(Access::WINDOWS) {
+            return Err(PostError::NotBindable);
+        }
+        // Admitted before a window is taken, so that nothing is to be undone.
+        let alike = SendOp::LocalInvalidate(Rkey(0));
+        let core = &mut *self.core;
+        let admitted = admit(&mut core.table, &core.counters, conn, span, alike);
+        let (c, _) = admitted?;
+        let place = span.place(usize::from(c.lane), 0);
+        let addr = place.ok_or(PostError::NotConnected)?.addr;
+        if span.len_bytes() == 0 {
+            return Err(PostError::OutOfRegion);
+        }
+        let (window, rkey) = c.windows.bind(span).ok_or(PostError::NoWindow)?;
+        let op = SendOp::Bind {
+            window,
+            rkey,
+            access,
+        };
+        self.post(conn, span.clone(), op, token)
+            .map_err(|r| r.reason)?;
+        let region = RemoteRegion::parse(addr, span.len_bytes().into(), rkey, access);
+        region.ok_or(PostError::OutOfRegion)
+    }
+
+    /// Ends the access that [`Io::bind`] gave: when its `completed` comes with `Done`, the peer has
+    /// none any more, and the window is free again.
+    ///
+    /// # Errors
+    /// Nothing was posted.
+    pub fn revoke(&mut self, conn: ConnId, rkey: Rkey, token: Token) -> Result<(), PostError> {
+        let c = self.core.table.open(conn);
+        let c = c.ok_or(PostError::NotConnected)?;
+        if !c.windows.has(rkey) {
+            return Err(PostError::NoSuchKey);
+        }
+        let op = SendOp::LocalInvalidate(rkey);
+        self.post(conn, Payload::Nothing, op, token)
+            .map_err(|r| r.reason)
     }
 
     /// What the connection's device can do; `None` when nothing can be posted.

@@ -5,6 +5,7 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::connection::Phase;
+use super::windows::Windows;
 use super::wr_id::{Kind, WrId};
 use super::{CloseReason, Command, ConnId, Event, Handover, Io, Outcome, Service, Worker};
 use crate::fabric::{Fabric, WcStatus};
@@ -54,6 +55,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             lane,
             qp,
             grant,
+            windows,
             peer,
         } = handover;
         let index = conn.index;
@@ -71,6 +73,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         c.id = conn;
         c.phase = Phase::Open;
         c.peer = peer;
+        c.windows = Windows::from(windows);
         c.message_bytes_max = grant.message_bytes_max;
         (c.announced, c.reason, c.asked) = (false, None, false);
         c.sends
@@ -188,6 +191,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         while self.retire(conn.index, Outcome::Unknown(WcStatus::Flushed)) {}
         let c = self.core.table.at(conn.index);
         c.recvs.reclaim();
+        // Windows died with the QP.
+        c.windows = Windows::default();
         c.phase = Phase::Vacant;
         self.lanes[usize::from(c.lane)].connections -= 1;
         let (announced, reason) = (c.announced, c.reason.unwrap_or(CloseReason::Local));

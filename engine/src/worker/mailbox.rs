@@ -14,6 +14,7 @@ use crate::fabric::{Fabric, QpGrant};
 use crate::limits::MAILBOX_DEPTH;
 use crate::ring::sleep::{Sleeper, Waker};
 use crate::ring::spsc::{self, Consumer, Producer};
+use crate::types::Rkey;
 use std::time::Duration;
 
 /// A connection on its way to a worker.
@@ -26,6 +27,8 @@ pub struct Handover<F: Fabric> {
     pub(crate) qp: F::Qp,
     /// What the device granted.
     pub(crate) grant: QpGrant,
+    /// Keys of its windows.
+    pub(crate) windows: Vec<Rkey>,
     /// The passive side knows its peer before the handshake ends, so data that is early is served.
     pub(crate) peer: Option<Peer>,
 }

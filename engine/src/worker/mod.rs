@@ -26,6 +26,7 @@ mod send_queue;
 mod service;
 mod sinks;
 mod turn;
+mod windows;
 #[cfg(all(test, not(loom)))]
 mod worker_tests;
 mod wr_id;

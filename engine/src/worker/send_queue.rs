@@ -21,7 +21,7 @@ use super::wr_id::{span, with_sequence};
 use crate::fabric::{MoreSges, QpGrant, SendOp, SendWr, Sge};
 use crate::limits::{POST_CHAIN_MAX, SIGNALLED_FROM_BYTES};
 use crate::memory::Payload;
-use crate::types::{Abilities, Lkey};
+use crate::types::{Abilities, Lkey, Rkey};
 
 /// An operation that the queue gave out: its owner's again.
 pub(crate) struct Entry {
@@ -29,10 +29,32 @@ pub(crate) struct Entry {
     pub(crate) payload: Payload,
     /// Where a READ's bytes are until they are copied to the payload.
     pub(crate) sink: Option<Sink>,
-    /// The payload has what an atomic found.
-    pub(crate) atomic: bool,
+    /// What its completion means.
+    pub(crate) sense: Sense,
     /// A word of the layer that posted it.
     pub(crate) mark: u8,
+}
+
+/// What the completion of an operation means beyond its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sense {
+    /// Nothing.
+    Plain,
+    /// The payload has what an atomic found.
+    Atomic,
+    /// A window's key is out of use.
+    Revoked(Rkey),
+}
+
+impl Sense {
+    #[inline]
+    pub(crate) fn of(op: SendOp) -> Self {
+        match op {
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Self::Atomic,
+            SendOp::LocalInvalidate(rkey) => Self::Revoked(rkey),
+            _ => Self::Plain,
+        }
+    }
 }
 
 /// An operation to push. Its first piece stands here, the others in `more`.
@@ -42,6 +64,21 @@ pub(crate) struct Operation {
     pub(crate) first: Sge,
     /// Bytes of all pieces.
     pub(crate) len: u32,
+}
+
+/// Operations to post behind one doorbell.
+pub(crate) struct Chain<'a> {
+    pub(crate) wrs: &'a [SendWr],
+    /// Pieces behind the first of each; empty where none has any.
+    pub(crate) more: &'a [MoreSges],
+    first: &'a Option<Entry>,
+}
+
+impl Chain<'_> {
+    /// What the first operation carries.
+    pub(crate) fn first_payload(&self) -> Option<&Payload> {
+        self.first.as_ref().map(|e| &e.payload)
+    }
 }
 
 /// In-flight table and pending chain of one send queue.
@@ -62,6 +99,8 @@ pub(crate) struct SendQueue {
     fetches_posted: u32,
     /// Fetches that it may have.
     fetch_depth: u32,
+    /// Binds among all entries that are not posted: each is posted alone.
+    binds: u32,
     /// An entry has more than one piece, or had since the queue was empty.
     gathers: bool,
     loose: bool,
@@ -97,6 +136,7 @@ impl SendQueue {
             fetches: 0,
             fetches_posted: 0,
             fetch_depth: 0,
+            binds: 0,
             gathers: false,
             loose: false,
             base: 0,
@@ -112,7 +152,7 @@ impl SendQueue {
         (self.head, self.posted, self.tail) = (0, 0, 0);
         (self.fetches, self.fetches_posted, self.fetch_depth) = (0, 0, 0);
         (self.base, self.lkey, self.inline_bytes) = (base, lkey, grant.inline_bytes);
-        (self.loose, self.gathers) = (grant.loose, false);
+        (self.loose, self.gathers, self.binds) = (grant.loose, false, 0);
         self.abilities = grant.abilities;
     }
 
@@ -174,6 +214,7 @@ impl SendQueue {
         } = operation;
         let fetches = op.is_fetch();
         self.fetches += u32::from(fetches);
+        self.binds += u32::from(matches!(op, SendOp::Bind { .. }));
         let slot = self.slot(self.tail);
         self.wrs[slot] = SendWr {
             wr_id: with_sequence(self.base, self.tail),
@@ -182,7 +223,7 @@ impl SendQueue {
             lkey: first.lkey,
             op,
             signalled: self.loose && len >= SIGNALLED_FROM_BYTES,
-            inline: len <= self.inline_bytes && !fetches,
+            inline: len <= self.inline_bytes && op.may_be_inline(),
             more: 0,
         };
         if !more.is_empty() {
@@ -202,12 +243,15 @@ impl SendQueue {
     /// The next chain to post and its further pieces, its last work request signalled; empty when
     /// nothing waits, or a fetch for those before it.
     #[inline]
-    pub(crate) fn chain(&mut self) -> (&[SendWr], &[MoreSges]) {
+    pub(crate) fn chain(&mut self) -> Chain<'_> {
         let start = self.slot(self.posted);
         let waiting = self.tail.wrapping_sub(self.posted) as usize;
         let mut n = waiting.min(POST_CHAIN_MAX).min(self.wrs.len() - start);
         if self.fetches > 0 {
             n = self.before_wait(start, n);
+        }
+        if self.binds > 0 {
+            n = self.before_bind(start, n);
         }
         let chain = &mut self.wrs[start..start + n];
         if let Some(last) = chain.last_mut() {
@@ -218,7 +262,11 @@ impl SendQueue {
         } else {
             &[]
         };
-        (chain, more)
+        Chain {
+            wrs: chain,
+            more,
+            first: &self.entries[start],
+        }
     }
 
     /// How many of the next `n` may be posted before one has to wait for a fetch: a fetch too many, or
@@ -238,9 +286,21 @@ impl SendQueue {
         n
     }
 
+    /// Up to the next bind; or that alone, if it is the first.
+    fn before_bind(&self, start: usize, n: usize) -> usize {
+        let mut next = self.wrs[start..start + n].iter();
+        let at = next.position(|wr| matches!(wr.op, SendOp::Bind { .. }));
+        at.map_or(n, |at| at.max(1))
+    }
+
     /// The NIC has taken this many of the last chain.
     #[inline]
     pub(crate) fn mark_posted(&mut self, n: usize) {
+        if self.binds > 0 && n > 0 {
+            // A bind is a chain of its own.
+            let first = self.wrs[self.slot(self.posted)].op;
+            self.binds -= u32::from(matches!(first, SendOp::Bind { .. }));
+        }
         if self.fetches > 0 {
             let start = self.slot(self.posted);
             let posted = self.wrs[start..start + n].iter();
@@ -287,6 +347,7 @@ impl SendQueue {
         self.given_up += 1;
         let slot = self.slot(number);
         self.fetches -= u32::from(self.wrs[slot].op.is_fetch());
+        self.binds -= u32::from(matches!(self.wrs[slot].op, SendOp::Bind { .. }));
         self.entries[slot].take()
     }
 }

@@ -29,7 +29,7 @@ fn push(queue: &mut SendQueue, buffer: Buffer, op: SendOp, token: Token) {
         token,
         payload: buffer.into(),
         sink: None,
-        atomic: op.is_atomic(),
+        sense: Sense::of(op),
         mark: 0,
     };
     let first = Sge { addr, len, lkey };
@@ -81,7 +81,7 @@ proptest! {
                 }
                 Step::Push => prop_assert_eq!(posted.len() + waiting.len(), depth as usize),
                 Step::Post(most) => {
-                    let (chain, _) = queue.chain();
+                    let chain = queue.chain().wrs;
                     prop_assert!(chain.len() <= waiting.len());
                     prop_assert_eq!(chain.is_empty(), waiting.is_empty());
                     if let Some(last) = chain.last() {
@@ -136,7 +136,7 @@ fn numbers_wrap() {
             SendOp::Send,
             Token(i),
         );
-        let sequence = u32::try_from(queue.chain().0[0].wr_id & 0xff_ffff).expect("24 bits");
+        let sequence = u32::try_from(queue.chain().wrs[0].wr_id & 0xff_ffff).expect("24 bits");
         queue.mark_posted(1);
         assert_eq!(queue.retires(sequence), Some(1));
         assert_eq!(queue.pop().expect("one").token, Token(i));
@@ -154,7 +154,7 @@ fn short_messages_are_inline_where_the_device_allows() {
         buffer.set_len(len).expect("fits");
         push(&mut queue, buffer, SendOp::Send, Token(0));
     }
-    let inline: Vec<bool> = queue.chain().0.iter().map(|wr| wr.inline).collect();
+    let inline: Vec<bool> = queue.chain().wrs.iter().map(|wr| wr.inline).collect();
     assert_eq!(inline, [true, true, false]);
 }
 
@@ -178,15 +178,15 @@ fn reads_beyond_the_depth_wait_in_their_place() {
         SendOp::Send,
         Token(3),
     );
-    assert_eq!(queue.chain().0.len(), 2);
+    assert_eq!(queue.chain().wrs.len(), 2);
     queue.mark_posted(2);
     assert_eq!(
-        queue.chain().0.len(),
+        queue.chain().wrs.len(),
         0,
         "the third READ waits, and the SEND behind it"
     );
     assert_eq!(queue.pop().map(|e| e.token), Some(Token(0)));
-    assert_eq!(queue.chain().0.len(), 2);
+    assert_eq!(queue.chain().wrs.len(), 2);
     queue.mark_posted(2);
     assert_eq!((queue.fetches, queue.fetches_posted), (2, 2));
     while queue.pop().is_some() {}
@@ -213,15 +213,15 @@ fn on_a_loose_device_only_reads_follow_reads_and_long_operations_are_signalled()
         SendOp::Send,
         Token(3),
     );
-    assert_eq!(queue.chain().0.len(), 3);
+    assert_eq!(queue.chain().wrs.len(), 3);
     queue.mark_posted(3);
     for _ in 0..2 {
-        assert_eq!(queue.chain().0.len(), 0, "a READ is out");
+        assert_eq!(queue.chain().wrs.len(), 0, "a READ is out");
         assert!(queue.pop().is_some());
     }
-    assert_eq!(queue.chain().0.len(), 0);
+    assert_eq!(queue.chain().wrs.len(), 0);
     assert!(queue.pop().is_some());
-    assert_eq!(queue.chain().0.len(), 1);
+    assert_eq!(queue.chain().wrs.len(), 1);
     queue.mark_posted(1);
     assert!(queue.pop().is_some());
 
@@ -234,7 +234,7 @@ fn on_a_loose_device_only_reads_follow_reads_and_long_operations_are_signalled()
         buffer.set_len(len).expect("fits");
         push(&mut long, buffer, SendOp::Send, Token(0));
     }
-    let signalled: Vec<bool> = long.chain().0.iter().map(|wr| wr.signalled).collect();
+    let signalled: Vec<bool> = long.chain().wrs.iter().map(|wr| wr.signalled).collect();
     assert_eq!(signalled, [true, true]);
 }
 
@@ -257,12 +257,12 @@ fn atomics_wait_as_reads_do() {
     for (op, token) in ops.into_iter().zip(0..) {
         push(&mut queue, pool.alloc().expect("a slot"), op, Token(token));
     }
-    assert_eq!(queue.chain().0.len(), 1);
-    assert!(!queue.chain().0[0].inline, "the answer goes to memory");
+    assert_eq!(queue.chain().wrs.len(), 1);
+    assert!(!queue.chain().wrs[0].inline, "the answer goes to memory");
     queue.mark_posted(1);
-    assert_eq!(queue.chain().0.len(), 0, "the CAS waits for the FAA");
-    assert!(queue.pop().expect("the FAA").atomic);
-    assert_eq!(queue.chain().0.len(), 2);
+    assert_eq!(queue.chain().wrs.len(), 0, "the CAS waits for the FAA");
+    assert_eq!(queue.pop().expect("the FAA").sense, Sense::Atomic);
+    assert_eq!(queue.chain().wrs.len(), 2);
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn pieces_stand_beside_their_operation() {
         SendOp::Send,
         Token(0),
     );
-    assert!(queue.chain().1.is_empty(), "nothing is copied for most");
+    assert!(queue.chain().more.is_empty(), "nothing is copied for most");
     let piece = |addr| Sge {
         addr,
         len: 8,
@@ -287,7 +287,7 @@ fn pieces_stand_beside_their_operation() {
             token: Token(1),
             payload: pool.alloc().expect("a slot").into(),
             sink: None,
-            atomic: false,
+            sense: Sense::Plain,
             mark: 0,
         },
         op: SendOp::Send,
@@ -295,7 +295,37 @@ fn pieces_stand_beside_their_operation() {
         len: 24,
     };
     queue.push(operation, &[piece(2), piece(3)]);
-    let (chain, more) = queue.chain();
+    let next = queue.chain();
+    let (chain, more) = (next.wrs, next.more);
     assert_eq!((chain[0].more, chain[1].more, more.len()), (0, 2, 2));
     assert_eq!(more[1][..2], [piece(2), piece(3)]);
+}
+
+#[test]
+fn a_bind_is_posted_alone_and_in_its_place() {
+    let pool = pool(8);
+    let mut queue = SendQueue::new(8);
+    queue.open(0, Lkey(1), &grant(64, false));
+    let bind = SendOp::Bind {
+        window: 0,
+        rkey: Rkey(5),
+        access: crate::types::Access::REMOTE_READ,
+    };
+    let ops = [SendOp::Send, bind, bind, SendOp::LocalInvalidate(Rkey(5))];
+    for (op, token) in ops.into_iter().zip(0..) {
+        push(&mut queue, pool.alloc().expect("a slot"), op, Token(token));
+    }
+    let mut chains = Vec::new();
+    loop {
+        let n = queue.chain().wrs.len();
+        if n == 0 {
+            break;
+        }
+        chains.push(n);
+        assert!(queue.chain().first_payload().is_some());
+        queue.mark_posted(n);
+    }
+    assert_eq!((chains, queue.binds), (vec![1, 1, 1, 1], 0));
+    let senses: Vec<_> = std::iter::from_fn(|| queue.pop().map(|e| e.sense)).collect();
+    assert_eq!(senses[3], Sense::Revoked(Rkey(5)));
 }

@@ -7,6 +7,7 @@
 //! back in exactly one `completed` between them.
 
 use super::Io;
+use super::send_queue::Sense;
 use crate::fabric::{Note, PrivateData, WcStatus};
 use crate::flow::Lie;
 use crate::memory::{Buffer, Payload};
@@ -60,7 +61,7 @@ pub struct Completed {
     pub outcome: Outcome,
     /// What was posted; the 8 bytes that an atomic found.
     pub payload: Payload,
-    pub(super) atomic: bool,
+    pub(super) sense: Sense,
     /// A word of the layer that posted it.
     pub(crate) mark: u8,
 }
@@ -72,7 +73,7 @@ impl Completed {
         let Payload::Buffer(found) = &self.payload else {
             return None;
         };
-        let done = self.atomic && self.outcome == Outcome::Done;
+        let done = self.sense == Sense::Atomic && self.outcome == Outcome::Done;
         let bytes: [u8; 8] = found.get(..8)?.try_into().ok()?;
         done.then(|| u64::from_ne_bytes(bytes))
     }

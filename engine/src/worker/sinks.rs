@@ -60,7 +60,7 @@ impl Sinks {
                     }
                 }
             }
-            Some(Payload::Memory(_)) | None => {}
+            Some(Payload::Memory(_) | Payload::Nothing) | None => {}
         }
         self.free.push(sink.0);
     }

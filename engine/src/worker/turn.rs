@@ -5,8 +5,9 @@
 use super::completion::Received;
 use super::connection::Phase;
 use super::{CloseReason, Io, Service, Turn, Worker};
-use crate::fabric::{Fabric, Lane};
+use crate::fabric::{Fabric, Lane, PostFailure, SendOp, SendWr};
 use crate::limits::IDLE_TURNS_BEFORE_TOP_UP;
+use crate::memory::{Payload, Registration};
 use crate::types::Nanos;
 
 /// Which connections get their receives posted.
@@ -108,11 +109,15 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             return;
         };
         loop {
-            let (chain, more) = c.sends.chain();
-            if chain.is_empty() {
+            let next = c.sends.chain();
+            let chain = next.wrs;
+            let Some(first) = chain.first() else {
                 return;
-            }
-            let outcome = lane.post_send(qp, chain, more);
+            };
+            let outcome = match first.op {
+                SendOp::Bind { .. } => post_bind(lane, qp, first, c.lane, next.first_payload()),
+                _ => lane.post_send(qp, chain, next.more),
+            };
             let counters = &self.core.counters;
             counters.doorbells.add(1);
             match outcome {
@@ -209,4 +214,25 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
         Ok(())
     }
+}
+
+/// A bind is posted alone, beside the registration that it names.
+#[cold]
+fn post_bind<L: Lane>(
+    lane: &mut L,
+    qp: &mut L::Qp,
+    wr: &SendWr,
+    number: u8,
+    payload: Option<&Payload>,
+) -> Result<(), PostFailure> {
+    let gone = PostFailure {
+        posted: 0,
+        errno: libc::ENODEV,
+    };
+    let Some(Payload::Memory(span)) = payload else {
+        return Err(gone);
+    };
+    let post = |memory: &dyn Registration| lane.post_bind(qp, wr, memory);
+    let posted = span.memory().with_registration(number.into(), post);
+    posted.unwrap_or(Err(gone))
 }

@@ -212,6 +212,7 @@ impl Bench {
         let mut id = self.toy.resolve_address(&to, timeout).expect("an id");
         let spec = QpSpec {
             shared_receives: false,
+            windows: 0,
             send_depth: self.size.send_depth,
             recv_depth: self.size.recv_depth,
             inline_bytes: 0,
@@ -227,6 +228,7 @@ impl Bench {
             lane,
             qp,
             grant,
+            windows: Vec::new(),
             peer,
         }));
         (conn, grant.number)

@@ -67,6 +67,7 @@ impl Server {
                 cq: Some(cq),
                 spec: QpSpec {
                     shared_receives: false,
+                    windows: 0,
                     send_depth: DEPTH,
                     recv_depth: DEPTH,
                     inline_bytes: 0,

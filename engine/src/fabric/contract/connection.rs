@@ -195,6 +195,7 @@ impl<F: Fabric> Bench<'_, F> {
         };
         let qp_spec = QpSpec {
             shared_receives: false,
+            windows: 0,
             send_depth: spec.depth,
             recv_depth: spec.depth,
             inline_bytes: spec.inline_bytes,

@@ -155,6 +155,12 @@ pub struct Mr {
     device: Device,
 }
 
+impl Mr {
+    pub(super) fn as_ptr(&self) -> *mut ibv_mr {
+        self.mr.as_ptr()
+    }
+}
+
 // SAFETY: ibv_dereg_mr may be called on every thread; the keys are copies.
 unsafe impl Send for Mr {}
 
@@ -204,6 +210,7 @@ pub(super) fn native_access(access: Access) -> u32 {
             Access::REMOTE_ATOMIC,
             ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC,
         ),
+        (Access::WINDOWS, ibv_access_flags::IBV_ACCESS_MW_BIND),
     ]
     .iter()
     .filter(|(ours, _)| access.contains(*ours))
@@ -214,6 +221,12 @@ impl Registrar for Device {
     type Registration = Mr;
 
     fn register(&self, region: Arc<Region>, access: Access) -> io::Result<Mr> {
+        let can = self.limits().abilities;
+        let access = if can.windows {
+            access
+        } else {
+            access.without(Access::WINDOWS)
+        };
         let flags = native_access(access);
         // Asked through the plain call, which does not hide the kernel's refusal of the flag.
         let relaxed = flags | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;

@@ -9,20 +9,22 @@
 #![allow(unsafe_code, reason = "the verbs datapath is C")]
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use super::device::CqHandle;
+use super::device::{CqHandle, Mr, native_access};
 use super::queue_pair::Qp;
 use crate::fabric::{
     self, MoreSges, Note, PostFailure, RecvWr, SendOp, SendWr, Sge, WcOpcode, WcStatus,
     WorkCompletion,
 };
 use crate::limits::{POST_CHAIN_MAX, SGE_MAX};
+use crate::memory::Registration;
 use crate::types::{QpNum, RemoteSpan, Rkey};
 use rdma_sys::{
-    atomic_t, ibv_ack_cq_events, ibv_get_cq_event, ibv_poll_cq, ibv_post_recv, ibv_post_send,
-    ibv_post_srq_recv, ibv_recv_wr, ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge,
-    ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
-    imm_data_invalidated_rkey_union_t, rdma_t, wr_t,
+    atomic_t, bind_mw_t, ibv_ack_cq_events, ibv_get_cq_event, ibv_mw_bind_info, ibv_poll_cq,
+    ibv_post_recv, ibv_post_send, ibv_post_srq_recv, ibv_recv_wr, ibv_req_notify_cq,
+    ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
+    ibv_wr_opcode, imm_data_invalidated_rkey_union_t, rdma_t, wr_t,
 };
+use std::any::Any;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr;
@@ -84,6 +86,8 @@ impl WorkCompletion for Wc {
             ibv_wc_opcode::IBV_WC_RDMA_READ => WcOpcode::Read,
             ibv_wc_opcode::IBV_WC_COMP_SWAP => WcOpcode::CompareSwap,
             ibv_wc_opcode::IBV_WC_FETCH_ADD => WcOpcode::FetchAdd,
+            ibv_wc_opcode::IBV_WC_BIND_MW => WcOpcode::Bind,
+            ibv_wc_opcode::IBV_WC_LOCAL_INV => WcOpcode::LocalInvalidate,
             other => WcOpcode::Other(other),
         }
     }
@@ -281,6 +285,14 @@ fn set_op(to: &mut ibv_send_wr, op: SendOp) {
             to.wr = atomic(at, add, 0);
             ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
         }
+        SendOp::LocalInvalidate(rkey) => {
+            to.imm_data_invalidated_rkey_union = imm_data_invalidated_rkey_union_t {
+                invalidated_rkey: rkey.0,
+            };
+            ibv_wr_opcode::IBV_WR_LOCAL_INV
+        }
+        // Not posted in chains: `post_bind` writes what belongs to it.
+        SendOp::Bind { .. } => ibv_wr_opcode::IBV_WR_BIND_MW,
     };
 }
 
@@ -374,6 +386,56 @@ impl fabric::Lane for Lane {
             posted: refused(&t.send[..n], bad),
             errno: errno.abs(),
         })
+    }
+
+    fn post_bind(
+        &mut self,
+        qp: &mut Qp,
+        wr: &SendWr,
+        memory: &dyn Registration,
+    ) -> Result<(), PostFailure> {
+        let refused = |errno| PostFailure { posted: 0, errno };
+        let any: &dyn Any = memory;
+        let SendOp::Bind {
+            window,
+            rkey,
+            access,
+        } = wr.op
+        else {
+            return Err(refused(libc::EINVAL));
+        };
+        let (Some(mr), Some(window)) = (
+            any.downcast_ref::<Mr>(),
+            qp.windows().get(usize::from(window)),
+        ) else {
+            return Err(refused(libc::EINVAL));
+        };
+        // SAFETY: zero is a valid value of every field: integers, null pointers, and unions of
+        // them.
+        let mut native: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+        native.wr_id = wr.wr_id;
+        native.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+        native.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        native.bind_mw_tso_union.bind_mw = bind_mw_t {
+            mw: window.as_ptr(),
+            rkey: rkey.0,
+            bind_info: ibv_mw_bind_info {
+                mr: mr.as_ptr(),
+                addr: wr.addr,
+                length: wr.len.into(),
+                mw_access_flags: native_access(access),
+            },
+        };
+        let mut bad: *mut ibv_send_wr = ptr::null_mut();
+        // SAFETY: ibv_post_send requires what `post_send` proves (one work request, no gather entry),
+        // and for a bind a live window of the QP's PD, which the half owns, and a live MR, which the
+        // caller's in-flight table keeps registered for as long as the window is bound.
+        let errno = unsafe { ibv_post_send(qp.as_ptr(), &raw mut native, &raw mut bad) };
+        if errno != 0 {
+            return Err(refused(errno.abs()));
+        }
+        window.rekey(rkey);
+        Ok(())
     }
 
     #[inline]

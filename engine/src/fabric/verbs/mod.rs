@@ -17,6 +17,7 @@ mod inventory;
 mod lane;
 mod open;
 mod queue_pair;
+mod window;
 
 pub use cm::Id;
 pub use device::{Device, Mr};
@@ -29,7 +30,7 @@ use super::{
     AsyncEvent, CmEvent, ConnParams, Endpoint, Fabric, FabricError, IdKey, LaneGrant, LaneSpec,
     PrivateData, QpGrant, QpSpec, Step,
 };
-use crate::types::DeviceLimits;
+use crate::types::{DeviceLimits, Rkey};
 use device::CqHandle;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -212,6 +213,10 @@ impl Fabric for Verbs {
 
     fn set_error(&mut self, _id: &mut Id, qp: &mut QpControl) -> Result<(), FabricError> {
         qp.fail()
+    }
+
+    fn window_keys(qp: &Qp) -> Vec<Rkey> {
+        qp.windows().iter().map(window::Window::rkey).collect()
     }
 
     fn destroy_qp(&mut self, _id: &mut Id, control: QpControl, qp: Qp) {

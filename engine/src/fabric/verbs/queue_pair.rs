@@ -17,6 +17,7 @@
 use super::cm::Id;
 use super::device::{CqHandle, complain, memlock_advice, native_access};
 use super::open::{errno, query_port};
+use super::window::Window;
 use crate::fabric::{FabricError, QpGrant, QpSpec, Step};
 use crate::limits::MIN_RNR_TIMER;
 use crate::types::{QpNum, Transport};
@@ -71,6 +72,8 @@ pub struct QpControl {
 /// The posting half; moved to the worker. Not Clone: one poster.
 #[derive(Debug)]
 pub struct Qp {
+    /// Go before the QP: one that is bound holds it.
+    windows: Vec<Window>,
     inner: Arc<QpInner>,
 }
 
@@ -78,6 +81,10 @@ impl Qp {
     #[inline]
     pub(super) fn as_ptr(&self) -> *mut ibv_qp {
         self.inner.qp.as_ptr()
+    }
+
+    pub(super) fn windows(&self) -> &[Window] {
+        &self.windows
     }
 }
 
@@ -233,7 +240,15 @@ pub(super) fn create(
         loose: iwarp,
         abilities: limits.abilities,
     };
-    Ok((control, Qp { inner }, grant))
+    let wanted = if limits.abilities.windows {
+        spec.windows
+    } else {
+        0
+    };
+    let windows = (0..wanted).map(|_| Window::create(cq.device()));
+    let windows = windows.collect::<io::Result<_>>();
+    let windows = windows.map_err(|e| fail(Step::AllocWindow, e))?;
+    Ok((control, Qp { windows, inner }, grant))
 }
 
 fn init_attributes(cq: &CqHandle, spec: &QpSpec, inline: u32) -> ibv_qp_init_attr {

@@ -1,0 +1,81 @@
+//! The memory windows of one connection: which are bound, and to what.
+//!
+//! ```text
+//!  free ─ Io::bind ─► bound (keeps the memory registered) ─ Io::revoke done, or the peer's
+//!    ▲                                                      SEND with invalidate ─┐
+//!    └────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//! A window that could not be revoked stays bound until its QP is destroyed, and its memory with it.
+//! Imports memory. Imported by connection, io and completion.
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+
+use crate::memory::MemorySpan;
+use crate::types::Rkey;
+
+/// The low 8 bits of a window's key are its owner's to choose (IBTA 10.6.6.2.4).
+const OWN_BITS: u32 = 0xff;
+
+#[derive(Debug)]
+struct Window {
+    rkey: Rkey,
+    bound: Option<MemorySpan>,
+}
+
+/// Windows by their number.
+#[derive(Debug, Default)]
+pub(crate) struct Windows(Vec<Window>);
+
+/// The windows of a connection, with the keys that its device gave.
+impl From<Vec<Rkey>> for Windows {
+    fn from(keys: Vec<Rkey>) -> Self {
+        let free = |rkey| Window { rkey, bound: None };
+        Self(keys.into_iter().map(free).collect())
+    }
+}
+
+impl Windows {
+    /// Takes a free window for `span`; its number, and the key that it gets.
+    pub(crate) fn bind(&mut self, span: &MemorySpan) -> Option<(u16, Rkey)> {
+        let free = self.0.iter().position(|w| w.bound.is_none())?;
+        let number = u16::try_from(free).ok()?;
+        let window = &mut self.0[free];
+        let Rkey(old) = window.rkey;
+        let own = old.wrapping_add(1) & OWN_BITS;
+        window.rkey = Rkey((old & !OWN_BITS) | own);
+        window.bound = Some(span.clone());
+        Some((number, window.rkey))
+    }
+
+    /// A window is bound by this key.
+    pub(crate) fn has(&self, rkey: Rkey) -> bool {
+        self.0.iter().any(|w| w.rkey == rkey && w.bound.is_some())
+    }
+
+    /// The key is out of use: its window is free.
+    pub(crate) fn free(&mut self, rkey: Rkey) {
+        let window = self.0.iter_mut().find(|w| w.rkey == rkey);
+        if let Some(window) = window {
+            window.bound = None;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::memory::span_for_tests;
+
+    #[test]
+    fn each_bind_has_a_key_of_its_own_and_windows_come_back() {
+        let span = span_for_tests(64);
+        let mut windows = Windows::from(vec![Rkey(0x1200), Rkey(0x34ff)]);
+        assert_eq!(windows.bind(&span), Some((0, Rkey(0x1201))));
+        assert_eq!(windows.bind(&span), Some((1, Rkey(0x3400))));
+        assert_eq!(windows.bind(&span), None);
+        windows.free(Rkey(0x1200));
+        assert!(windows.has(Rkey(0x1201)), "an old key frees nothing");
+        windows.free(Rkey(0x1201));
+        assert!(!windows.has(Rkey(0x1201)));
+        assert_eq!(windows.bind(&span), Some((0, Rkey(0x1202))));
+    }
+}
