@@ -66,7 +66,10 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         let Some(mut buffer) = c.recvs.take(id.sequence) else {
             return none;
         };
-        let (len, note) = (wc.byte_len(), wc.note());
+        let (len, mut note) = (wc.byte_len(), wc.note());
+        if let Note::Invalidated(rkey) = note {
+            note = c.windows.invalidated(rkey);
+        }
         // A WRITE with immediate tells how much was written elsewhere.
         let written = (note != Note::None && wc.opcode() == WcOpcode::RecvWriteImm).then_some(len);
         if buffer
@@ -76,9 +79,6 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             // The NIC says that it wrote past the buffer: nothing in it can be trusted.
             self.failed(id.index, WcStatus::LocalLength);
             return none;
-        }
-        if let Note::Invalidated(rkey) = note {
-            c.windows.free(rkey);
         }
         self.repost_due |= c.recvs.vacant() >= c.recvs.batch();
         self.repost_first |= c.recvs.vacant() >= c.recvs.half();

@@ -9,6 +9,7 @@
 //! Imports memory. Imported by connection, io and completion.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
+use crate::fabric::Note;
 use crate::memory::MemorySpan;
 use crate::types::Rkey;
 
@@ -51,6 +52,17 @@ impl Windows {
         self.0.iter().any(|w| w.rkey == rkey && w.bound.is_some())
     }
 
+    /// The device says that the peer took a key out of use. There are no keys to take but those of
+    /// windows, so what is none is a flag that means something else.
+    #[cold]
+    pub(crate) fn invalidated(&mut self, rkey: Rkey) -> Note {
+        if !self.has(rkey) {
+            return Note::None;
+        }
+        self.free(rkey);
+        Note::Invalidated(rkey)
+    }
+
     /// The key is out of use: its window is free.
     pub(crate) fn free(&mut self, rkey: Rkey) {
         let window = self.0.iter_mut().find(|w| w.rkey == rkey);
@@ -74,7 +86,9 @@ mod tests {
         assert_eq!(windows.bind(&span), None);
         windows.free(Rkey(0x1200));
         assert!(windows.has(Rkey(0x1201)), "an old key frees nothing");
-        windows.free(Rkey(0x1201));
+        assert_eq!(windows.invalidated(Rkey(0x1200)), Note::None);
+        let taken = windows.invalidated(Rkey(0x1201));
+        assert_eq!(taken, Note::Invalidated(Rkey(0x1201)));
         assert!(!windows.has(Rkey(0x1201)));
         assert_eq!(windows.bind(&span), Some((0, Rkey(0x1202))));
     }

@@ -12,6 +12,7 @@ mod early;
 mod framed;
 mod killed;
 mod modes;
+mod operations;
 mod quiet;
 mod refusals;
 mod removal;

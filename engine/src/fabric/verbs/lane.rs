@@ -100,7 +100,9 @@ impl WorkCompletion for Wc {
     #[inline]
     fn note(&self) -> Note {
         const IMM: u32 = ibv_wc_flags::IBV_WC_WITH_IMM.0;
-        const INVALIDATED: u32 = ibv_wc_flags::IBV_WC_WITH_INV.0;
+        // Soft-RoCE writes the kernel's number for it, which is IP_CSUM_OK here; RC has no use for that.
+        const INVALIDATED: u32 =
+            ibv_wc_flags::IBV_WC_WITH_INV.0 | ibv_wc_flags::IBV_WC_IP_CSUM_OK.0;
         if self.0.wc_flags & (IMM | INVALIDATED) == 0 {
             return Note::None;
         }
