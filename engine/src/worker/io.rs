@@ -481,7 +481,8 @@ impl<'a> Io<'a> {
         // Admitted before a window is taken, so that nothing is to be undone.
         let alike = SendOp::LocalInvalidate(Rkey(0));
         let core = &mut *self.core;
-        let admitted = admit(&mut core.table, &core.counters, conn, span, alike);
+        let nothing = &Payload::Nothing;
+        let admitted = admit(&mut core.table, &core.counters, conn, nothing, alike);
         let (c, _) = admitted?;
         let place = span.place(usize::from(c.lane), 0);
         let addr = place.ok_or(PostError::NotConnected)?.addr;

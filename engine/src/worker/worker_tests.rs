@@ -8,6 +8,7 @@
 
 mod adopt;
 mod mailbox;
+mod operations;
 mod random;
 mod receives;
 mod sends;
