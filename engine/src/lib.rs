@@ -26,4 +26,6 @@ pub mod types;
 pub mod wire;
 pub mod worker;
 
-pub use engine::{Engine, EngineError, Leftovers, Stop, WorkerGrant, WorkerInfo};
+pub use engine::{
+    Engine, EngineError, GroupError, GroupSpec, Leftovers, OpenGroup, Stop, WorkerGrant, WorkerInfo,
+};

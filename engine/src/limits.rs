@@ -26,6 +26,10 @@ pub const SIGNALLED_FROM_BYTES: u32 = 4096;
 pub const READ_SINKS: usize = 64;
 /// Bytes of that arena, unless one slot is larger.
 pub const READ_SINK_BYTES_MAX: usize = 64 << 20;
+/// Requests that wait at a listener.
+pub const LISTEN_BACKLOG: u32 = 128;
+/// Connections of one group. They are asked for at once, so a listener must hold them.
+pub const GROUP_MEMBERS_MAX: u16 = 128;
 /// Pieces of local memory that one operation gathers from or scatters to.
 pub const SGE_MAX: usize = 4;
 /// Work requests chained behind one doorbell.
@@ -78,5 +82,6 @@ const _: () =
 const _: () = assert!(
     CONNECTIONS_DEFAULT * (SEND_DEPTH_DEFAULT + RECV_DEPTH_DEFAULT) <= CQ_DEPTH_DEFAULT_MAX
 );
+const _: () = assert!(GROUP_MEMBERS_MAX as u32 <= LISTEN_BACKLOG);
 const _: () = assert!(MAILBOX_DEPTH.is_power_of_two());
 const _: () = assert!(SLOT_BYTES_MIN.is_power_of_two() && SLOT_BYTES_MAX.is_power_of_two());

@@ -96,12 +96,20 @@ impl<F: Fabric> Control<F> {
             FabricError::new(Step::CreateQp, peer_endpoint, error)
                 .advise("The address belongs to no RDMA device: see `spinwire devices`")
         })?;
-        let spot = place(&mut self.posts, &conn.device).ok_or_else(|| {
+        let wanted = conn.offer.worker;
+        let spot = place(&mut self.posts, &conn.device, wanted).ok_or_else(|| {
             let error = io::Error::from(io::ErrorKind::QuotaExceeded);
-            FabricError::new(Step::CreateQp, &conn.device, error).advise(
-                "No worker has room for another connection on this device: raise [queues] \
-                 connections_max, or add the device to a [[worker]]",
-            )
+            let (who, which) = match wanted {
+                None => ("No worker has room".into(), "a [[worker]]".into()),
+                Some(n) => (
+                    format!("Worker {n}, which was asked for, has no room"),
+                    format!("that [[worker]] (the first is 0, of {})", self.posts.len()),
+                ),
+            };
+            FabricError::new(Step::CreateQp, &conn.device, error).advise(format!(
+                "{who} for another connection on this device: raise [queues] connections_max, or \
+                 add the device to {which}",
+            ))
         })?;
         conn.place = Some(spot);
         self.by_conn.insert(spot.conn, handle);
@@ -239,6 +247,7 @@ fn peer_of<F: Fabric>(fabric: &F, conn: &Conn<F>) -> Peer {
         initiator_depth: conn.params.initiator_depth,
         responder_resources: conn.params.responder_resources,
         tag: conn.offer.tag,
+        membership: conn.offer.membership,
         hello: conn.hello.and_then(Result::ok),
     }
 }

@@ -209,11 +209,16 @@ pub(super) struct Place {
     pub(super) lane: usize,
 }
 
-/// The worker with the most free places on the device, and a place there.
-pub(super) fn place<F: Fabric>(posts: &mut [Post<F>], device: &str) -> Option<Place> {
+/// The worker that is wanted, or that with the most free places on the device; and a place there.
+pub(super) fn place<F: Fabric>(
+    posts: &mut [Post<F>],
+    device: &str,
+    wanted: Option<u16>,
+) -> Option<Place> {
     let (worker, post) = posts
         .iter_mut()
         .enumerate()
+        .filter(|(number, _)| wanted.is_none_or(|wanted| *number == usize::from(wanted)))
         .filter(|(_, p)| !p.lost && p.free_on(device) > 0)
         // Of equals the first: max_by_key would give the last.
         .min_by_key(|(_, p)| std::cmp::Reverse(p.free_on(device)))?;

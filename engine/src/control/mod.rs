@@ -31,6 +31,7 @@ pub use offer::{Offer, Request, Verdict, Welcome};
 use crate::fabric::{
     CmEvent, CmEventKind, ConnParams, Endpoint, Fabric, FabricError, IdKey, PrivateData,
 };
+use crate::limits::LISTEN_BACKLOG;
 use crate::sys::epoll::Epoll;
 use crate::sys::eventfd::EventFd;
 use crate::types::{Nanos, QpNum};
@@ -218,7 +219,7 @@ impl<F: Fabric> Control<F> {
     /// # Errors
     /// The address is taken, or belongs to no device.
     pub fn listen(&mut self, at: &Endpoint, welcome: Welcome) -> Result<Endpoint, FabricError> {
-        let id = self.fabric.listen(at, 128)?;
+        let id = self.fabric.listen(at, LISTEN_BACKLOG)?;
         let at = self
             .fabric
             .local_endpoint(&id)

@@ -2,7 +2,7 @@
 
 use crate::fabric::{Endpoint, PrivateData};
 use crate::limits::RD_ATOMIC_DEFAULT;
-use crate::types::Access;
+use crate::types::{Access, Membership};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,6 +14,12 @@ pub struct Offer {
     pub private_data: PrivateData,
     /// Comes back in [`crate::worker::Peer::tag`].
     pub tag: u64,
+    /// The worker that gets the connection; `None` leaves it to control, which takes the one with
+    /// the most free places on the device.
+    pub worker: Option<u16>,
+    /// Comes back in [`crate::worker::Peer::membership`];
+    /// [`Engine::connect_group`](crate::Engine::connect_group) sets it, and the worker with it.
+    pub membership: Option<Membership>,
     /// READs and atomics that the peer may have outstanding here.
     pub responder_resources: u8,
     /// READs and atomics that this side wants to have outstanding. The handshake settles on the lesser
@@ -34,6 +40,8 @@ impl Default for Offer {
         Self {
             private_data: PrivateData::EMPTY,
             tag: 0,
+            worker: None,
+            membership: None,
             responder_resources: RD_ATOMIC_DEFAULT,
             initiator_depth: RD_ATOMIC_DEFAULT,
             access: Access::NONE,

@@ -10,10 +10,12 @@
 
 mod build;
 mod error;
+mod group;
 mod requests;
 mod threads;
 
 pub use error::EngineError;
+pub use group::{GroupError, GroupSpec, OpenGroup};
 pub use requests::Stop;
 
 use crate::config::Plan;
@@ -27,6 +29,7 @@ use crate::worker::{ConnId, Service};
 use requests::{Request, Requests};
 use serde::Serialize;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -110,6 +113,8 @@ pub struct Engine {
     workers: Vec<JoinHandle<Result<u32, EngineError>>>,
     counters: Vec<CounterReader>,
     grants: Vec<WorkerGrant>,
+    /// Groups opened so far: the name of the next.
+    groups: AtomicU64,
 }
 
 impl Engine {

@@ -60,9 +60,14 @@ impl Requests {
         &self,
         request: impl FnOnce(Sender<T>) -> Request,
     ) -> Result<T, EngineError> {
+        self.begin(request).recv().map_err(|_| EngineError::Stopped)
+    }
+
+    /// Asks, and gives where the answer will come; nothing comes there when control is gone.
+    pub(super) fn begin<T>(&self, request: impl FnOnce(Sender<T>) -> Request) -> Receiver<T> {
         let (reply, answer) = mpsc::channel();
         self.send(request(reply));
-        answer.recv().map_err(|_| EngineError::Stopped)
+        answer
     }
 }
 

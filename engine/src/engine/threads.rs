@@ -13,6 +13,7 @@ use crate::types::{Access, CoreId};
 use crate::worker::{Service, Worker, WorkerSetup};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -46,6 +47,7 @@ where
         workers: Vec::with_capacity(count),
         counters,
         grants,
+        groups: AtomicU64::new(0),
     };
 
     let core = plan.control.core;

@@ -266,6 +266,14 @@ impl<'a> FramedIo<'a> {
         standing.map_or(0, |(c, standing)| c.room(standing))
     }
 
+    /// Operations of the connection that have not come back, framed mode's own credits among them; 0
+    /// when it is closed.
+    #[inline]
+    #[must_use]
+    pub fn outstanding(&mut self, conn: ConnId) -> u32 {
+        self.io.outstanding(conn)
+    }
+
     /// Closes the connection once what was sent so far has completed, or the drain deadline is over.
     /// Does nothing if it is closing or gone.
     pub fn close(&mut self, conn: ConnId) {

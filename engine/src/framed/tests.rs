@@ -402,6 +402,7 @@ impl Side {
             initiator_depth: 1,
             responder_resources: 1,
             tag: 0,
+            membership: None,
             hello,
         };
         self.tell(Command::Established(self.conn, peer));

@@ -2,6 +2,7 @@
 
 mod access;
 mod device;
+mod group;
 mod idle;
 mod keys;
 mod nanos;
@@ -9,6 +10,7 @@ mod remote;
 
 pub use access::Access;
 pub use device::{Abilities, DeviceLimits, Transport};
+pub use group::{GroupId, GroupShape, Membership};
 pub use idle::IdlePolicy;
 pub use keys::{CoreId, Lkey, QpNum, Rkey};
 pub use nanos::Nanos;

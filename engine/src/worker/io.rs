@@ -571,6 +571,15 @@ impl<'a> Io<'a> {
         c.map_or(0, |c| c.sends.room())
     }
 
+    /// Operations of the connection that have not come back in `completed`; 0 when it is closed. One
+    /// that the NIC has done counts until a later completion, or its own, tells of it.
+    #[inline]
+    #[must_use]
+    pub fn outstanding(&mut self, conn: ConnId) -> u32 {
+        let c = self.core.table.open(conn);
+        c.map_or(0, |c| c.sends.taken())
+    }
+
     /// Receives posted on the connection since it began, modulo 2^32; 0 when it is gone.
     #[inline]
     #[must_use]

@@ -13,6 +13,9 @@
 
 mod completion;
 mod connection;
+mod group;
+#[cfg(all(test, not(loom)))]
+mod group_tests;
 #[cfg(all(test, loom))]
 mod handover_loom;
 mod io;
@@ -32,6 +35,7 @@ mod worker_tests;
 mod wr_id;
 
 pub use connection::LaneCapacity;
+pub use group::{Group, NoPick, NotOfGroup, Policy};
 pub(crate) use io::Standing;
 pub use io::{Io, PostError, Rejected};
 pub use mailbox::{Command, ControlEnd, Event, Handover, WorkerEnd, mailbox};

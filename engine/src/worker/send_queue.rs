@@ -184,7 +184,13 @@ impl SendQueue {
     /// Sends that may be pushed now.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
-        self.depth - self.tail.wrapping_sub(self.head)
+        self.depth - self.taken()
+    }
+
+    /// Entries that have not come back.
+    #[inline]
+    pub(crate) fn taken(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

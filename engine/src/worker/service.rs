@@ -11,6 +11,7 @@ use super::send_queue::Sense;
 use crate::fabric::{Note, PrivateData, WcStatus};
 use crate::flow::Lie;
 use crate::memory::{Buffer, Payload};
+use crate::types::Membership;
 use crate::wire::{HeaderError, Hello, Kind, OfferError};
 use std::fmt;
 use std::net::SocketAddr;
@@ -150,6 +151,9 @@ pub struct Peer {
     pub responder_resources: u8,
     /// The word given to `connect`, or by whoever accepted.
     pub tag: u64,
+    /// The connection's place in a group, on the side that opened one: see
+    /// [`Group`](super::Group).
+    pub membership: Option<Membership>,
     /// What a framed peer says of itself; `None` in raw mode.
     pub hello: Option<Hello>,
 }

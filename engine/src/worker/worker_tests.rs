@@ -196,6 +196,7 @@ impl Bench {
             initiator_depth: 1,
             responder_resources: 1,
             tag: 0,
+            membership: None,
             hello: None,
         }
     }

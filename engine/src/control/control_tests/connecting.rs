@@ -1,6 +1,7 @@
 //! Connections come to be, or do not.
 
 use super::*;
+use crate::types::{GroupId, GroupShape, Membership};
 
 fn peer(role: Role, data: &[u8], tag: u64, id: IdKey) -> Peer {
     let _ = id;
@@ -11,6 +12,7 @@ fn peer(role: Role, data: &[u8], tag: u64, id: IdKey) -> Peer {
         initiator_depth: 2,
         responder_resources: 4,
         tag,
+        membership: None,
         hello: None,
     }
 }
@@ -265,5 +267,64 @@ fn the_worker_with_most_room_is_taken() {
         matches!(&notices[..], [Notice::Failed(h, _)] if *h == handle),
         "{notices:?}"
     );
+    assert_eq!(b.finish(), [QpEnd::Destroyed; 4]);
+}
+
+#[test]
+fn a_worker_that_is_asked_for_gets_the_connection_and_its_membership() {
+    let mut b = Bench::new(3, 2);
+    let to = Endpoint::Shm("peer".into());
+    let shape = GroupShape::new(4, 1, 2).expect("a shape");
+    let ask = |number, worker| {
+        let group = GroupId(5);
+        Offer {
+            worker: Some(worker),
+            membership: Some(Membership {
+                group,
+                number,
+                shape,
+            }),
+            ..Offer::default()
+        }
+    };
+    for number in 0..4 {
+        let worker = shape.worker_of(number);
+        let offer = ask(number, worker);
+        b.control.connect(&to, offer).expect("an id");
+        let id = b.toy.last_id();
+        b.cm(id, CmEventKind::AddrResolved);
+        b.cm(id, CmEventKind::RouteResolved);
+        let there = b.workers[usize::from(worker)].as_mut().expect("alive");
+        let orders = there.orders();
+        let [Order::Adopt(conn, None)] = orders[..] else {
+            panic!("{orders:?}");
+        };
+        assert_eq!(conn.worker, worker);
+        there.say(Answer::Armed(conn));
+        b.turn();
+        b.cm(id, CmEventKind::ConnectResponse);
+        let there = b.workers[usize::from(worker)].as_mut().expect("alive");
+        let mut us = peer(Role::Active, b"", 0, id);
+        us.membership = offer.membership;
+        assert_eq!(there.orders(), [Order::Established(conn, us)]);
+    }
+    b.notices();
+    // Full, or not there: another worker with room is no answer.
+    for worker in [1, 3] {
+        let handle = b.control.connect(&to, ask(0, worker)).expect("an id");
+        let id = b.toy.last_id();
+        b.cm(id, CmEventKind::AddrResolved);
+        b.cm(id, CmEventKind::RouteResolved);
+        let notices = b.notices();
+        let [Notice::Failed(failed, error)] = &notices[..] else {
+            panic!("{notices:?}");
+        };
+        assert_eq!(*failed, handle);
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!("Worker {worker}")) && text.contains("of 3"),
+            "{text}"
+        );
+    }
     assert_eq!(b.finish(), [QpEnd::Destroyed; 4]);
 }
