@@ -16,6 +16,7 @@ mod engine;
 pub mod fabric;
 pub mod flow;
 pub mod framed;
+pub mod kit;
 pub mod limits;
 pub mod memory;
 pub mod metrics;

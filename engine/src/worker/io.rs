@@ -661,7 +661,7 @@ fn span_of(
 }
 
 /// The 8 bytes that an atomic works on.
-fn word_of(region: &RemoteRegion, offset: u64) -> Result<RemoteSpan, PostError> {
+pub(crate) fn word_of(region: &RemoteRegion, offset: u64) -> Result<RemoteSpan, PostError> {
     if !region.access().contains(Access::REMOTE_ATOMIC) {
         return Err(PostError::NotAllowed);
     }

@@ -36,8 +36,8 @@ mod wr_id;
 
 pub use connection::LaneCapacity;
 pub use group::{Group, NoPick, NotOfGroup, Policy};
-pub(crate) use io::Standing;
 pub use io::{Io, PostError, Rejected};
+pub(crate) use io::{Standing, word_of};
 pub use mailbox::{Command, ControlEnd, Event, Handover, WorkerEnd, mailbox};
 pub use service::{
     CloseReason, Completed, ConnId, Message, Outcome, Peer, Role, Service, Token, Turn, Violation,

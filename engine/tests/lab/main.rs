@@ -10,6 +10,7 @@
 mod churn;
 mod early;
 mod framed;
+mod group;
 mod killed;
 mod modes;
 mod operations;
