@@ -6,7 +6,7 @@
 //! through SPSC rings.
 //!
 //! ```text
-//! types, sys → ring, metrics → memory → fabric → worker → config, control → engine
+//! types, sys → ring, metrics → memory → fabric → worker → config, control → kit, engine
 //! ```
 //! Imports point to the left only.
 

@@ -20,7 +20,8 @@ pub struct Stale {
 /// the holder before cannot come between the new holder's read and its write, and be lost.
 ///
 /// It guards what goes through it. RDMA WRITEs do not: a holder that was paused can still write memory
-/// that it has the key of. Memory that needs fencing is written by messages to its owner.
+/// that it has the key of. Memory that needs fencing is written by messages to its owner,
+/// or by windows that the owner takes back ([`Io::revoke`](crate::worker::Io::revoke)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fence {
     newest: Epoch,

@@ -1,5 +1,6 @@
 //! A group of four connections over two workers: everything arrives, and by hash each key in order.
 
+use crate::quiet::allocations;
 use crate::support::*;
 use spinwire::config::Plan;
 use spinwire::memory::Buffer;
@@ -82,7 +83,10 @@ impl Sharder {
         // One that has to wait keeps its turn.
         let kept = self.kept.take().map(Ok);
         let pick = || group.pick(policy, |conn| io.outstanding(conn) + unanswered[&conn]);
-        match kept.unwrap_or_else(pick) {
+        let before = allocations();
+        let picked = kept.unwrap_or_else(pick);
+        assert_eq!(allocations(), before, "a pick allocates nothing");
+        match picked {
             Ok(conn) => {
                 self.kept = (self.way == Way::InTurn).then_some(conn);
                 if unanswered[&conn] == WINDOW {

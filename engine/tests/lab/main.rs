@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "a counting allocator, and signals to children")]
 #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
+mod atomics;
 mod churn;
 mod early;
 mod framed;

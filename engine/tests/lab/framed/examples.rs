@@ -42,16 +42,17 @@ fn run_example(name: &str, words: [&str; 2], more: &[&str], expected: &str, port
             assert!(output.status.success(), "{name}: {text} {errors}");
             assert!(text.contains(expected), "{name}: {text}");
         }
-        let pid = pid_of(&server);
-        // SAFETY: kill takes any number; the child was started here and is not waited for yet.
-        assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
-        assert!(server.wait().unwrap().success(), "{name} did not end well");
+        end_well(&mut server);
         witness.assert_unchanged();
     }
 }
 
-fn pid_of(child: &Child) -> i32 {
-    child.id().try_into().unwrap()
+/// The serving half ends when it is told to, and leaves nothing.
+fn end_well(server: &mut Child) {
+    let pid = server.id().try_into().unwrap();
+    // SAFETY: kill takes any number; the child was started here and is not waited for yet.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+    assert!(server.wait().unwrap().success(), "it did not end well");
 }
 
 #[test]
@@ -67,4 +68,42 @@ fn own_example_one_sided() {
     let words = ["offer", "read"];
     let expected = "the checksum is right";
     run_example("one_sided", words, &[], expected, 7342);
+}
+
+/// Workers of the lock's example: the numbers that the node gave under the lock have no gap.
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_example_remote_lock() {
+    let witness = Witness::new();
+    let at = url(RXE.1, 7343).to_string();
+    let work = |owner: &str| {
+        let mut command = example("remote_lock");
+        command.args(["work", &at, owner, "50"]);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let said = |worker: Child| {
+        let output = worker.wait_with_output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut node = serve("remote_lock", "node", &at);
+    let alone = "50 rounds; the last ticket was 49, the last number 50; 0 taken over, 0 refused\n";
+    assert_eq!(said(work("7")), alone);
+    let both = [work("8"), work("9")].map(said);
+    let last = both
+        .iter()
+        .any(|text| text.contains("the last number 150;"));
+    assert!(last, "{both:?}");
+    end_well(&mut node);
+
+    // iWARP has no atomics, and the example says so.
+    let at = url(SIW.1, 7344).to_string();
+    let mut node = serve("remote_lock", "node", &at);
+    let mut worker = example("remote_lock");
+    let output = worker.args(["work", &at, "7", "50"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(errors.contains("cannot do this operation"), "{errors}");
+    end_well(&mut node);
+    witness.assert_unchanged();
 }
