@@ -272,7 +272,7 @@ fn by_hash((device, host): (&str, &str), port: u16) {
     let mut formed = [lab.hear(), lab.hear()];
     formed.sort_by_key(|said| matches!(said, Said::Formed(1)));
     assert_eq!(formed, [Said::Formed(0), Said::Formed(1)]);
-    let before = homes(&lab.run(60), 0);
+    let before = homes(&lab.run(40), 0);
     assert_eq!(before.len() as u64, KEYS);
     assert_eq!(
         before.values().collect::<HashSet<_>>().len(),
@@ -283,7 +283,7 @@ fn by_hash((device, host): (&str, &str), port: u16) {
     // A member dies. Its keys go to the other one of its worker; no other key moves.
     lab.client.close(group.members[2]);
     assert_eq!(lab.hear(), Said::Left(2));
-    let after = homes(&lab.run(40), 60);
+    let after = homes(&lab.run(20), 40);
     let moved: HashSet<u64> = (0..KEYS).filter(|k| before[k] != after[k]).collect();
     let dead: HashSet<ConnId> = moved.iter().map(|k| before[k]).collect();
     let heirs: HashSet<ConnId> = moved.iter().map(|k| after[k]).collect();
@@ -320,10 +320,10 @@ fn unordered((device, host): (&str, &str), port: u16, way: Way) {
     let lab = Lab::start((device, host), port, way);
     let at = url(host, port);
     lab.client.connect_group(&at, &GroupSpec::of(4)).unwrap();
-    let arrived = lab.run(50);
+    let arrived = lab.run(24);
     let mut works: Vec<Work> = arrived.iter().map(|(_, work)| *work).collect();
     works.sort_unstable();
-    let all = (0..KEYS).flat_map(|key| (0..50).map(move |n| (key, n)));
+    let all = (0..KEYS).flat_map(|key| (0..24).map(move |n| (key, n)));
     assert!(
         works.into_iter().eq(all),
         "something is missing, or came twice"
