@@ -68,22 +68,29 @@ impl SendOp {
         )
     }
 
-    /// Its payload can be copied at the post: it has one, and the peer gets it.
+    /// It is no SEND or WRITE: the queue, the handshake or the end of it asks for more.
     #[inline]
     #[must_use]
-    pub fn may_be_inline(self) -> bool {
+    pub fn is_special(self) -> bool {
         match self {
             Self::Send
             | Self::SendImm(_)
             | Self::SendInvalidate(_)
             | Self::Write(_)
-            | Self::WriteImm(..) => true,
+            | Self::WriteImm(..) => false,
             Self::Read(_)
             | Self::CompareSwap { .. }
             | Self::FetchAdd { .. }
             | Self::Bind { .. }
-            | Self::LocalInvalidate(_) => false,
+            | Self::LocalInvalidate(_) => true,
         }
+    }
+
+    /// Its payload can be copied at the post: it has one, and the peer gets it.
+    #[inline]
+    #[must_use]
+    pub fn may_be_inline(self) -> bool {
+        !self.is_special()
     }
 }
 

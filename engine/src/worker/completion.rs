@@ -1,12 +1,11 @@
 //! From a completion to the handler that it is for.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use super::connection::Phase;
-use super::send_queue::{Entry, Sense};
-use super::wr_id::{Kind, WrId};
+use super::connection::{Connection, Phase};
+use super::send_queue::{Entry, Special};
+use super::wr_id::{index_of, key_of, sequence_of};
 use super::{CloseReason, Completed, Io, Message, Outcome, Service, Worker};
-use crate::fabric::{Fabric, Lane, Note, WcOpcode, WcStatus, WorkCompletion};
-use std::ops::AddAssign;
+use crate::fabric::{Fabric, Lane, Note, SendOp, WcOpcode, WcStatus, WorkCompletion};
 
 /// What completions brought in.
 #[derive(Clone, Copy, Default)]
@@ -15,94 +14,107 @@ pub(super) struct Received {
     pub(super) bytes: u64,
 }
 
-impl AddAssign for Received {
-    fn add_assign(&mut self, other: Self) {
-        self.messages += other.messages;
-        self.bytes += other.bytes;
-    }
+/// What came beside a message: its note, and how much a WRITE with immediate wrote elsewhere.
+#[cold]
+fn beside<W: WorkCompletion>(c: &mut Connection, note: Note, wc: &W) -> (Note, Option<u32>) {
+    let note = match note {
+        Note::Invalidated(rkey) => c.windows.invalidated(rkey),
+        note => note,
+    };
+    let written = wc.opcode() == WcOpcode::RecvWriteImm;
+    (note, written.then(|| wc.byte_len()))
 }
 
 impl<F: Fabric, S: Service> Worker<F, S> {
-    #[inline]
-    pub(super) fn complete(&mut self, wc: &<F::Lane as Lane>::Wc) -> Received {
-        let mut received = Received::default();
-        let Some(id) = WrId::parse(wc.wr_id()) else {
-            return received;
+    /// Finds what a completion is of. One of an old life is of nothing: its buffers went back when its
+    /// QP was destroyed.
+    #[inline(always)]
+    pub(super) fn complete(&mut self, wc: &<F::Lane as Lane>::Wc, received: &mut Received) {
+        let word = wc.wr_id();
+        let (index, key) = (index_of(word), key_of(word));
+        let Some(c) = self.core.table.place(index) else {
+            return;
         };
-        // A completion of an old life: its buffers went back when its QP was destroyed.
-        if self
-            .core
-            .table
-            .by_generation(id.index, id.generation)
-            .is_none()
-        {
-            return received;
+        let is_recv = key == c.recv_key;
+        if !is_recv && key != c.send_key {
+            return;
         }
-        if wc.is_success() {
-            match id.kind {
-                Kind::Recv => received = self.received(id, wc),
-                Kind::Send => self.sent(id, Outcome::Done),
-            }
+        if !wc.is_success() || !c.phase.is_up() {
+            return self.complete_late(index, is_recv, wc, received);
+        }
+        if is_recv {
+            self.received(index, sequence_of(word), wc, received);
         } else {
-            self.complete_failed(id, wc.status());
+            self.sent(index, sequence_of(word), Outcome::Done);
         }
-        self.check_drained(id.index);
-        received
     }
 
+    /// A completion that failed, or came when the connection was ending.
     #[cold]
-    fn complete_failed(&mut self, id: WrId, status: WcStatus) {
-        match id.kind {
-            Kind::Recv => drop(self.core.table.at(id.index).recvs.take(id.sequence)),
-            Kind::Send => self.sent(id, Outcome::Unknown(status)),
+    fn complete_late(
+        &mut self,
+        index: u16,
+        is_recv: bool,
+        wc: &<F::Lane as Lane>::Wc,
+        received: &mut Received,
+    ) {
+        let (sequence, status) = (sequence_of(wc.wr_id()), wc.status());
+        match (is_recv, wc.is_success()) {
+            (true, true) => self.received(index, sequence, wc, received),
+            (false, true) => self.sent(index, sequence, Outcome::Done),
+            (true, false) => drop(self.core.table.at(index).recvs.take(sequence)),
+            (false, false) => self.sent(index, sequence, Outcome::Unknown(status)),
         }
-        self.failed(id.index, status);
+        if !wc.is_success() {
+            self.failed(index, status);
+        }
+        self.check_drained(index);
     }
 
-    #[inline]
-    fn received(&mut self, id: WrId, wc: &<F::Lane as Lane>::Wc) -> Received {
-        let none = Received::default();
-        let c = self.core.table.at(id.index);
-        let Some(mut buffer) = c.recvs.take(id.sequence) else {
-            return none;
+    #[inline(always)]
+    fn received(
+        &mut self,
+        index: u16,
+        slot: u32,
+        wc: &<F::Lane as Lane>::Wc,
+        received: &mut Received,
+    ) {
+        let c = self.core.table.at(index);
+        let Some(mut buffer) = c.recvs.take(slot) else {
+            return;
         };
         let (len, mut note) = (wc.byte_len(), wc.note());
-        if let Note::Invalidated(rkey) = note {
-            note = c.windows.invalidated(rkey);
+        let (mut fits, mut written) = (buffer.set_len(len).is_ok(), None);
+        if note != Note::None {
+            (note, written) = beside(c, note, wc);
+            fits = fits || written.is_some();
         }
-        // A WRITE with immediate tells how much was written elsewhere.
-        let written = (note != Note::None && wc.opcode() == WcOpcode::RecvWriteImm).then_some(len);
-        if buffer
-            .set_len(if written.is_some() { 0 } else { len })
-            .is_err()
-        {
+        if !fits {
             // The NIC says that it wrote past the buffer: nothing in it can be trusted.
-            self.failed(id.index, WcStatus::LocalLength);
-            return none;
+            return self.failed(index, WcStatus::LocalLength);
         }
-        self.repost_due |= c.recvs.vacant() >= c.recvs.batch();
-        self.repost_first |= c.recvs.vacant() >= c.recvs.half();
-        if !c.hungry && matches!(c.phase, Phase::Open | Phase::Closing(_)) {
+        if written.is_some() {
+            let none = buffer.set_len(0);
+            debug_assert!(none.is_ok());
+        }
+        received.messages += 1;
+        received.bytes += u64::from(len);
+        if c.recvs.vacant() >= c.recvs.batch() {
+            self.repost_due = true;
+            self.repost_first |= c.recvs.vacant() >= c.recvs.half();
+        }
+        if !c.hungry && c.phase.is_up() {
             c.hungry = true;
-            self.hungry.push(id.index);
+            self.hungry.push(index);
         }
-        if c.announced {
-            self.deliver(id.index, Message::new(buffer, note, written));
-        } else {
-            c.recvs.keep_early(Message::new(buffer, note, written));
-            self.announce(id.index);
+        let message = Message::new(buffer, note, written);
+        if !c.announced {
+            c.recvs.keep_early(message);
+            return self.announce(index);
         }
-        Received {
-            messages: 1,
-            bytes: u64::from(len),
-        }
-    }
-
-    #[inline]
-    fn deliver(&mut self, index: u16, message: Message) {
-        let conn = self.core.table.at(index).id;
-        self.service
-            .message(&mut Io::new(&mut self.core), conn, message);
+        let conn = c.id;
+        let io = &mut Io::new(&mut self.core);
+        self.service.message(io, conn, message);
     }
 
     /// Tells the service of a connection whose peer is known, then gives it what came early.
@@ -117,68 +129,95 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         self.service
             .connected(&mut Io::new(&mut self.core), conn, &peer);
         while let Some(message) = self.core.table.at(index).recvs.next_early() {
-            self.deliver(index, message);
+            let io = &mut Io::new(&mut self.core);
+            self.service.message(io, conn, message);
         }
     }
 
     /// A send completed, and with it all before it: errors complete in any case, so those that did
     /// not are done.
-    #[inline]
-    fn sent(&mut self, id: WrId, last: Outcome) {
-        let c = self.core.table.at(id.index);
-        let Some(n) = c.sends.retires(id.sequence) else {
+    #[inline(always)]
+    fn sent(&mut self, index: u16, sequence: u32, last: Outcome) {
+        let c = self.core.table.at(index);
+        let Some(n) = c.sends.retires(sequence) else {
             return;
         };
-        for _ in 1..n {
-            self.retire(id.index, Outcome::Done);
+        for left in (0..n).rev() {
+            self.retire(index, if left == 0 { last } else { Outcome::Done });
         }
-        self.retire(id.index, last);
-        let c = self.core.table.at(id.index);
+        let c = self.core.table.at(index);
         // A READ that is done may let the next one go.
         if c.sends.has_unposted() && !c.dirty {
             c.dirty = true;
-            self.core.dirty.push(id.index);
+            self.core.dirty.push(index);
         }
         if matches!(c.phase, Phase::Closing(_)) && c.sends.is_empty() {
-            self.ask_close(id.index);
+            self.ask_close(index);
         }
     }
 
     /// Gives the oldest send that was posted back to the service.
-    #[inline]
+    #[inline(always)]
     pub(super) fn retire(&mut self, index: u16, outcome: Outcome) -> bool {
-        let Some(entry) = self.core.table.at(index).sends.pop() else {
+        let c = self.core.table.at(index);
+        if c.sends.has_specials() {
+            return self.retire_special(index, outcome);
+        }
+        let conn = c.id;
+        let Some(entry) = c.sends.pop() else {
             return false;
         };
-        self.give_back(index, entry, outcome);
+        let completed = Completed {
+            token: entry.token,
+            outcome,
+            payload: entry.payload,
+            atomic: false,
+            mark: entry.mark,
+        };
+        let io = &mut Io::new(&mut self.core);
+        self.service.completed(io, conn, completed);
         true
     }
 
+    #[cold]
+    fn retire_special(&mut self, index: u16, outcome: Outcome) -> bool {
+        let popped = self.core.table.at(index).sends.pop_special();
+        popped.is_some_and(|(entry, special)| {
+            self.give_back(index, entry, special, outcome);
+            true
+        })
+    }
+
     /// Tells the service how an operation ended.
-    #[inline]
-    pub(super) fn give_back(&mut self, index: u16, mut entry: Entry, outcome: Outcome) {
+    pub(super) fn give_back(
+        &mut self,
+        index: u16,
+        mut entry: Entry,
+        special: Special,
+        outcome: Outcome,
+    ) {
         let c = self.core.table.at(index);
-        let (conn, lane) = (c.id, usize::from(c.lane));
-        if let Some(sink) = entry.sink.take()
+        let (conn, lane, done) = (c.id, usize::from(c.lane), outcome == Outcome::Done);
+        if let (SendOp::LocalInvalidate(rkey), true) = (special.op, done) {
+            c.windows.free(rkey);
+        }
+        if let Some(sink) = special.sink
             && let Some(Some(sinks)) = self.core.sinks.get_mut(lane)
         {
-            sinks.settle(
-                sink,
-                (outcome == Outcome::Done).then_some(&mut entry.payload),
-            );
-        }
-        if let (Sense::Revoked(rkey), Outcome::Done) = (entry.sense, outcome) {
-            self.core.table.at(index).windows.free(rkey);
+            sinks.settle(sink, done.then_some(&mut entry.payload));
         }
         let completed = Completed {
             token: entry.token,
             outcome,
             payload: entry.payload,
-            sense: entry.sense,
+            atomic: matches!(
+                special.op,
+                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+            ),
             mark: entry.mark,
         };
-        self.service
-            .completed(&mut Io::new(&mut self.core), conn, completed);
+        let io = &mut Io::new(&mut self.core);
+        self.service.completed(io, conn, completed);
     }
 
     /// An operation failed: the QP is in error or about to be.
@@ -186,7 +225,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     fn failed(&mut self, index: u16, status: WcStatus) {
         self.core.counters.completions_failed.add(1);
         let c = self.core.table.at(index);
-        if matches!(c.phase, Phase::Open | Phase::Closing(_)) {
+        if c.phase.is_up() {
             // A flush without an error before it: the peer ended the connection (iWARP flushes
             // before DISCONNECTED arrives).
             c.blame(match status {

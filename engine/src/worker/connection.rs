@@ -31,9 +31,20 @@ pub(crate) enum Phase {
     Drained,
 }
 
+impl Phase {
+    /// Receives are posted, and what is queued to be sent is.
+    #[inline]
+    pub(crate) fn is_up(self) -> bool {
+        matches!(self, Self::Open | Self::Closing(_))
+    }
+}
+
 /// One place for a connection.
 pub(crate) struct Connection {
     pub(crate) id: ConnId,
+    /// The words of its work requests but for their sequence; 0 of a vacant place.
+    pub(crate) recv_key: u64,
+    pub(crate) send_key: u64,
     pub(crate) lane: u8,
     pub(crate) phase: Phase,
     /// The peer, once it is known; the service hears of the connection then.
@@ -65,6 +76,8 @@ impl Connection {
                 index,
                 generation: u32::MAX,
             },
+            recv_key: 0,
+            send_key: 0,
             lane,
             phase: Phase::Vacant,
             peer: None,
@@ -84,6 +97,15 @@ impl Connection {
     /// The first reason stands: later ones are its consequences.
     pub(crate) fn blame(&mut self, reason: CloseReason) {
         self.reason.get_or_insert(reason);
+    }
+
+    /// The QP is destroyed, and its windows with it: nothing finds the place any more, and its receives
+    /// are the pool's again.
+    pub(crate) fn vacate(&mut self) {
+        self.recvs.reclaim();
+        self.windows = Windows::default();
+        (self.send_key, self.recv_key) = (0, 0);
+        self.phase = Phase::Vacant;
     }
 
     /// Work requests that the NIC has.
@@ -140,11 +162,11 @@ impl Table {
             .filter(|c| c.phase == Phase::Open && c.announced)
     }
 
-    /// The connection at a place, for completions that carry a generation.
+    /// The place that a completion names, if there is one; whether it is the same connection's still,
+    /// its keys say.
     #[inline]
-    pub(crate) fn by_generation(&mut self, index: u16, generation: u32) -> Option<&mut Connection> {
-        let place = self.places.get_mut(usize::from(index))?;
-        (place.id.generation == generation && place.phase != Phase::Vacant).then_some(place)
+    pub(crate) fn place(&mut self, index: u16) -> Option<&mut Connection> {
+        self.places.get_mut(usize::from(index))
     }
 
     #[inline]
@@ -184,7 +206,6 @@ mod tests {
             generation: 7,
         };
         assert!(table.get(id).is_none());
-        assert!(table.by_generation(0, 7).is_none());
         let place = table.at(0);
         (place.id, place.phase) = (id, Phase::Open);
         assert!(table.get(id).is_some());
@@ -197,6 +218,5 @@ mod tests {
                 .is_none()
         );
         assert!(table.get(ConnId { index: 9, ..id }).is_none());
-        assert!(table.by_generation(0, 8).is_none());
     }
 }

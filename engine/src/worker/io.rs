@@ -6,11 +6,11 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::connection::{Connection, Phase, Table};
-use super::send_queue::{Entry, Operation, Sense};
+use super::send_queue::{Entry, Special};
 use super::sinks::{Sink, Sinks};
 use super::{ConnId, Token};
 use crate::fabric::{MoreSges, SendOp, Sge};
-use crate::memory::{Buffer, Exhausted, ExposedMemory, MemorySpan, Payload, Place, Pool, Postable};
+use crate::memory::{Buffer, Exhausted, ExposedMemory, MemorySpan, Payload, Pool, Postable};
 use crate::metrics::CounterWriter;
 use crate::types::{Abilities, Access, CoreId, Nanos, RemoteRegion, RemoteSpan, Rkey};
 use std::time::Duration;
@@ -103,7 +103,7 @@ enum Route {
 }
 
 /// The connection, if it takes the operation.
-#[inline]
+#[inline(always)]
 fn admit<'t>(
     table: &'t mut Table,
     counters: &CounterWriter,
@@ -185,17 +185,11 @@ impl Pieces {
                 sink: Some(sink),
             });
         }
-        let pool_key = c.sends.lkey();
-        let sge = |place: Place| Sge {
-            addr: place.addr,
-            len: place.len,
-            lkey: place.lkey.unwrap_or(pool_key),
-        };
-        let first = sge(payload.place(lane, 0)?);
+        let first = c.sends.sge(payload.place(lane, 0)?);
         let count = payload.piece_count().max(1);
         let mut more = MoreSges::default();
         for (entry, piece) in more.iter_mut().zip(1..count) {
-            *entry = sge(payload.place(lane, piece)?);
+            *entry = c.sends.sge(payload.place(lane, piece)?);
         }
         Some(Self {
             first,
@@ -398,7 +392,8 @@ impl<'a> Io<'a> {
         self.post(conn, sink, op, token).map_err(|r| r.reason)
     }
 
-    #[inline]
+    /// Posts a SEND or WRITE; what needs more goes another way.
+    #[inline(always)]
     fn post<P: Postable>(
         &mut self,
         conn: ConnId,
@@ -406,33 +401,65 @@ impl<'a> Io<'a> {
         op: SendOp,
         token: Token,
     ) -> Result<(), Rejected<P>> {
-        let mark = self.mark;
+        if op.is_special() || payload.piece_count() != 1 {
+            return self.post_special(conn, payload, op, token);
+        }
+        let core = &mut *self.core;
+        let admitted = admit(&mut core.table, &core.counters, conn, &payload, op);
+        let (c, _) = match admitted {
+            Ok(admitted) => admitted,
+            Err(reason) => return Err(Rejected { payload, reason }),
+        };
+        let Some(place) = payload.place(usize::from(c.lane), 0) else {
+            let reason = PostError::NotConnected;
+            return Err(Rejected { payload, reason });
+        };
+        let first = c.sends.sge(place);
+        let entry = Entry {
+            token,
+            payload: payload.into(),
+            mark: self.mark,
+        };
+        c.sends.push(entry, op, first);
+        if !c.dirty {
+            c.dirty = true;
+            core.dirty.push(conn.index);
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn post_special<P: Postable>(
+        &mut self,
+        conn: ConnId,
+        payload: P,
+        op: SendOp,
+        token: Token,
+    ) -> Result<(), Rejected<P>> {
         let core = &mut *self.core;
         let admitted = admit(&mut core.table, &core.counters, conn, &payload, op);
         let (c, route) = match admitted {
             Ok(admitted) => admitted,
             Err(reason) => return Err(Rejected { payload, reason }),
         };
-        let sinks = &mut core.sinks;
-        let Some(pieces) = Pieces::of(&payload, c, route, sinks) else {
+        let Some(pieces) = Pieces::of(&payload, c, route, &mut core.sinks) else {
             core.counters.would_block.add(1);
             let reason = PostError::WouldBlock;
             return Err(Rejected { payload, reason });
         };
         let len = payload.len_bytes();
-        let operation = Operation {
-            entry: Entry {
-                token,
-                payload: payload.into(),
-                sink: pieces.sink,
-                sense: Sense::of(op),
-                mark,
-            },
-            op,
-            first: pieces.first,
-            len,
+        let entry = Entry {
+            token,
+            payload: payload.into(),
+            mark: self.mark,
         };
-        c.sends.push(operation, &pieces.more[..pieces.count - 1]);
+        let special = Special {
+            op,
+            sink: pieces.sink,
+        };
+        let more = &pieces.more[..pieces.count - 1];
+        c.sends
+            .push_special(entry, special, pieces.first, more, len);
         if !c.dirty {
             c.dirty = true;
             core.dirty.push(conn.index);

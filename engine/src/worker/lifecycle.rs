@@ -6,7 +6,7 @@
 
 use super::connection::Phase;
 use super::windows::Windows;
-use super::wr_id::{Kind, WrId};
+use super::wr_id::{self, Kind, key_of};
 use super::{CloseReason, Command, ConnId, Event, Handover, Io, Outcome, Service, Worker};
 use crate::fabric::{Fabric, WcStatus};
 use crate::limits::MAILBOX_BATCH_MAX;
@@ -70,22 +70,22 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             return self.outbox.push_back(Event::Refused(conn, qp));
         }
         let c = self.core.table.at(index);
+        let (send, recv) = (wr_id::base(Kind::Send, conn), wr_id::base(Kind::Recv, conn));
         c.id = conn;
+        (c.send_key, c.recv_key) = (key_of(send), key_of(recv));
         c.phase = Phase::Open;
         c.peer = peer;
         c.windows = Windows::from(windows);
         c.message_bytes_max = grant.message_bytes_max;
         (c.announced, c.reason, c.asked) = (false, None, false);
-        c.sends
-            .open(WrId::base(Kind::Send, conn), lane_state.lkey, &grant);
-        c.recvs.open(WrId::base(Kind::Recv, conn), lane_state.lkey);
+        c.sends.open(send, lane_state.lkey, &grant);
+        c.recvs.open(recv, lane_state.lkey);
         self.qps[usize::from(index)] = Some(qp);
         let posted = self.post_vacant(index);
         let c = self.core.table.at(index);
         if c.recvs.outstanding() == 0 {
             // Nothing is with the NIC, so the place is free again at once.
-            c.phase = Phase::Vacant;
-            c.recvs.reclaim();
+            c.vacate();
             if let Some(qp) = self.qps[usize::from(index)].take() {
                 self.outbox.push_back(Event::Refused(conn, qp));
             }
@@ -127,7 +127,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             return;
         }
         c.asked = true;
-        if matches!(c.phase, Phase::Open | Phase::Closing(_)) {
+        if c.phase.is_up() {
             c.phase = Phase::Stopped;
         }
         let reason = c.reason.unwrap_or(CloseReason::Local);
@@ -140,11 +140,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         };
         c.blame(reason);
         c.asked = true;
-        if matches!(c.phase, Phase::Open | Phase::Closing(_)) {
+        if c.phase.is_up() {
             c.phase = Phase::Stopped;
         }
-        while let Some(entry) = self.core.table.at(conn.index).sends.take_unposted() {
-            self.give_back(conn.index, entry, Outcome::NeverPosted);
+        while let Some((entry, special)) = self.core.table.at(conn.index).sends.take_unposted() {
+            self.give_back(conn.index, entry, special, Outcome::NeverPosted);
         }
         self.outbox.push_back(Event::Stopped(conn));
     }
@@ -190,10 +190,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         debug_assert!(c.phase == Phase::Drained);
         while self.retire(conn.index, Outcome::Unknown(WcStatus::Flushed)) {}
         let c = self.core.table.at(conn.index);
-        c.recvs.reclaim();
-        // Windows died with the QP.
-        c.windows = Windows::default();
-        c.phase = Phase::Vacant;
+        c.vacate();
         self.lanes[usize::from(c.lane)].connections -= 1;
         let (announced, reason) = (c.announced, c.reason.unwrap_or(CloseReason::Local));
         if announced {

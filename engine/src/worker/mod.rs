@@ -131,7 +131,11 @@ impl<F: Fabric> LaneState<F> {
             && self.connections > 0
             && let Some(lane) = &mut self.lane
         {
-            self.polled = lane.poll(&mut self.wcs);
+            let n = lane.poll(&mut self.wcs);
+            if n > 0 {
+                self.polled = n;
+            }
+            return n;
         }
         self.polled
     }

@@ -24,7 +24,6 @@ pub(crate) struct RecvQueue {
     half: u32,
     /// Vacancies that are worth a post.
     batch: u32,
-    posted: u32,
     /// Receives ever posted, modulo 2^32: what the peer is told as credits.
     posted_total: u32,
     base: u64,
@@ -63,12 +62,11 @@ impl RecvQueue {
         Self {
             slots: (0..depth).map(|_| None).collect(),
             vacant: vec![0; depth as usize].into_boxed_slice(),
-            vacancies: 0,
+            vacancies: depth,
             early: VecDeque::with_capacity(depth as usize),
             depth,
             half,
             batch: RECV_REPOST_BATCH.min(half),
-            posted: 0,
             posted_total: 0,
             base: 0,
             lkey: Lkey(0),
@@ -77,7 +75,7 @@ impl RecvQueue {
 
     /// Takes up the work of a new connection. Every slot is vacant before.
     pub(crate) fn open(&mut self, base: u64, lkey: Lkey) {
-        debug_assert!(self.posted == 0 && self.slots.iter().all(Option::is_none));
+        debug_assert!(self.slots.iter().all(Option::is_none));
         // Low slots are popped first.
         for (place, slot) in self.vacant.iter_mut().rev().zip(0..) {
             *place = slot;
@@ -113,7 +111,7 @@ impl RecvQueue {
 
     /// Receives that the NIC has.
     pub(crate) fn outstanding(&self) -> u32 {
-        self.posted
+        self.depth - self.vacancies
     }
 
     /// Receives posted since [`RecvQueue::open`], modulo 2^32.
@@ -141,7 +139,6 @@ impl RecvQueue {
             };
             chain.len += 1;
             self.slots[usize::from(slot)] = Some(buffer);
-            self.posted += 1;
             self.posted_total = self.posted_total.wrapping_add(1);
         }
         Ok(())
@@ -161,7 +158,6 @@ impl RecvQueue {
     #[inline]
     pub(crate) fn take(&mut self, slot: u32) -> Option<Buffer> {
         let buffer = self.slots.get_mut(slot as usize)?.take()?;
-        self.posted -= 1;
         #[allow(
             clippy::cast_possible_truncation,
             reason = "below the depth, which is asserted to fit"

@@ -20,94 +20,49 @@ use super::sinks::Sink;
 use super::wr_id::{span, with_sequence};
 use crate::fabric::{MoreSges, QpGrant, SendOp, SendWr, Sge};
 use crate::limits::{POST_CHAIN_MAX, SIGNALLED_FROM_BYTES};
-use crate::memory::Payload;
-use crate::types::{Abilities, Lkey, Rkey};
+use crate::memory::{Payload, Place};
+use crate::types::{Abilities, Lkey};
 
-/// An operation that the queue gave out: its owner's again.
+/// An operation that the queue owns, and its owner's again when it gives it out.
 pub(crate) struct Entry {
     pub(crate) token: Token,
     pub(crate) payload: Payload,
-    /// Where a READ's bytes are until they are copied to the payload.
-    pub(crate) sink: Option<Sink>,
-    /// What its completion means.
-    pub(crate) sense: Sense,
     /// A word of the layer that posted it.
     pub(crate) mark: u8,
 }
 
-/// What the completion of an operation means beyond its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sense {
-    /// Nothing.
-    Plain,
-    /// The payload has what an atomic found.
-    Atomic,
-    /// A window's key is out of use.
-    Revoked(Rkey),
-}
-
-impl Sense {
-    #[inline]
-    pub(crate) fn of(op: SendOp) -> Self {
-        match op {
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Self::Atomic,
-            SendOp::LocalInvalidate(rkey) => Self::Revoked(rkey),
-            _ => Self::Plain,
-        }
-    }
-}
-
-/// An operation to push. Its first piece stands here, the others in `more`.
-pub(crate) struct Operation {
-    pub(crate) entry: Entry,
+/// What goes with an operation that is not just a SEND or WRITE of one piece.
+#[derive(Debug)]
+pub(crate) struct Special {
     pub(crate) op: SendOp,
-    pub(crate) first: Sge,
-    /// Bytes of all pieces.
-    pub(crate) len: u32,
-}
-
-/// Operations to post behind one doorbell.
-pub(crate) struct Chain<'a> {
-    pub(crate) wrs: &'a [SendWr],
-    /// Pieces behind the first of each; empty where none has any.
-    pub(crate) more: &'a [MoreSges],
-    first: &'a Option<Entry>,
-}
-
-impl Chain<'_> {
-    /// What the first operation carries.
-    pub(crate) fn first_payload(&self) -> Option<&Payload> {
-        self.first.as_ref().map(|e| &e.payload)
-    }
+    /// Where a READ's bytes are until they are copied to the payload.
+    pub(crate) sink: Option<Sink>,
 }
 
 /// In-flight table and pending chain of one send queue.
 pub(crate) struct SendQueue {
     wrs: Box<[SendWr]>,
-    /// Pieces behind the first of each; taken when a connection may gather.
-    more: Box<[MoreSges]>,
     entries: Box<[Option<Entry>]>,
     depth: u32,
     head: u32,
     posted: u32,
     tail: u32,
-    /// Sends behind `posted` that `take_unposted` has given out.
-    given_up: u32,
-    /// Fetches among all entries; most queues never see one.
-    fetches: u32,
-    /// Fetches that the NIC has.
-    fetches_posted: u32,
-    /// Fetches that it may have.
-    fetch_depth: u32,
-    /// Binds among all entries that are not posted: each is posted alone.
-    binds: u32,
-    /// An entry has more than one piece, or had since the queue was empty.
-    gathers: bool,
+    /// Entries that are special: fetches, binds, invalidates, gathers. Most queues never see one.
+    specials: u32,
     loose: bool,
     base: u64,
     lkey: Lkey,
     inline_bytes: u32,
     abilities: Abilities,
+    /// Pieces behind the first of each.
+    more: Box<[MoreSges]>,
+    sinks: Box<[Option<Sink>]>,
+    /// Fetches that the NIC has.
+    fetches_posted: u32,
+    /// Fetches that it may have.
+    fetch_depth: u32,
+    /// Sends behind `posted` that `take_unposted` has given out.
+    given_up: u32,
 }
 
 impl SendQueue {
@@ -128,21 +83,20 @@ impl SendQueue {
             wrs: vec![blank; slots].into_boxed_slice(),
             more: vec![MoreSges::default(); slots].into_boxed_slice(),
             entries: (0..slots).map(|_| None).collect(),
+            sinks: (0..slots).map(|_| None).collect(),
             depth,
             head: 0,
             posted: 0,
             tail: 0,
-            given_up: 0,
-            fetches: 0,
-            fetches_posted: 0,
-            fetch_depth: 0,
-            binds: 0,
-            gathers: false,
+            specials: 0,
             loose: false,
             base: 0,
             lkey: Lkey(0),
             inline_bytes: 0,
             abilities: Abilities::LEAST,
+            fetches_posted: 0,
+            fetch_depth: 0,
+            given_up: 0,
         }
     }
 
@@ -150,10 +104,9 @@ impl SendQueue {
     pub(crate) fn open(&mut self, base: u64, lkey: Lkey, grant: &QpGrant) {
         debug_assert!(self.is_empty());
         (self.head, self.posted, self.tail) = (0, 0, 0);
-        (self.fetches, self.fetches_posted, self.fetch_depth) = (0, 0, 0);
+        (self.specials, self.fetches_posted, self.fetch_depth) = (0, 0, 0);
         (self.base, self.lkey, self.inline_bytes) = (base, lkey, grant.inline_bytes);
-        (self.loose, self.gathers, self.binds) = (grant.loose, false, 0);
-        self.abilities = grant.abilities;
+        (self.loose, self.abilities) = (grant.loose, grant.abilities);
     }
 
     /// READs and atomics that may be with the NIC at once, as the handshake settled; 0 allows none.
@@ -170,10 +123,14 @@ impl SendQueue {
         &self.abilities
     }
 
-    /// Key of the worker's pool on the connection's device.
+    /// A piece with its key: the pool's, where it has none of its own.
     #[inline]
-    pub(crate) fn lkey(&self) -> Lkey {
-        self.lkey
+    pub(crate) fn sge(&self, place: Place) -> Sge {
+        Sge {
+            addr: place.addr,
+            len: place.len,
+            lkey: place.lkey.unwrap_or(self.lkey),
+        }
     }
 
     #[inline]
@@ -208,19 +165,38 @@ impl SendQueue {
         self.posted != self.tail
     }
 
-    /// Takes an operation. There is room: the caller asked. `more` are the pieces behind the first.
-    #[inline]
-    pub(crate) fn push(&mut self, operation: Operation, more: &[Sge]) {
+    /// Takes a SEND or WRITE of one piece. There is room: the caller asked.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, entry: Entry, op: SendOp, first: Sge) {
+        debug_assert!(self.room() > 0 && !op.is_special());
+        self.place(entry, op, first, first.len);
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Takes any operation of `len` bytes in all. There is room: the caller asked. `more` are the
+    /// pieces behind the first.
+    pub(crate) fn push_special(
+        &mut self,
+        entry: Entry,
+        special: Special,
+        first: Sge,
+        more: &[Sge],
+        len: u32,
+    ) {
         debug_assert!(self.room() > 0);
-        let Operation {
-            entry,
-            op,
-            first,
-            len,
-        } = operation;
-        let fetches = op.is_fetch();
-        self.fetches += u32::from(fetches);
-        self.binds += u32::from(matches!(op, SendOp::Bind { .. }));
+        let Special { op, sink } = special;
+        let slot = self.place(entry, op, first, len);
+        if op.is_special() || !more.is_empty() {
+            self.specials += 1;
+        }
+        self.sinks[slot] = sink;
+        self.more[slot][..more.len()].copy_from_slice(more);
+        self.wrs[slot].more = u8::try_from(more.len()).unwrap_or(0);
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    #[inline(always)]
+    fn place(&mut self, entry: Entry, op: SendOp, first: Sge, len: u32) -> usize {
         let slot = self.slot(self.tail);
         self.wrs[slot] = SendWr {
             wr_id: with_sequence(self.base, self.tail),
@@ -232,51 +208,35 @@ impl SendQueue {
             inline: len <= self.inline_bytes && op.may_be_inline(),
             more: 0,
         };
-        if !more.is_empty() {
-            self.gathers = true;
-            self.more[slot][..more.len()].copy_from_slice(more);
-            #[allow(clippy::cast_possible_truncation, reason = "fewer than SGE_MAX")]
-            let n = more.len() as u8;
-            self.wrs[slot].more = n;
-        }
         // The place is empty, so there is nothing to drop: said so that nothing is compiled for it.
         let before = self.entries[slot].replace(entry);
         debug_assert!(before.is_none());
         std::mem::forget(before);
-        self.tail = self.tail.wrapping_add(1);
+        slot
     }
 
     /// The next chain to post and its further pieces, its last work request signalled; empty when
-    /// nothing waits, or a fetch for those before it.
+    /// nothing waits, or a fetch for those before it. A bind is a chain of its own.
     #[inline]
-    pub(crate) fn chain(&mut self) -> Chain<'_> {
+    pub(crate) fn chain(&mut self) -> (&[SendWr], &[MoreSges]) {
         let start = self.slot(self.posted);
         let waiting = self.tail.wrapping_sub(self.posted) as usize;
         let mut n = waiting.min(POST_CHAIN_MAX).min(self.wrs.len() - start);
-        if self.fetches > 0 {
-            n = self.before_wait(start, n);
-        }
-        if self.binds > 0 {
-            n = self.before_bind(start, n);
+        let mut more = 0;
+        if self.specials > 0 {
+            n = self.before_bind(start, self.before_wait(start, n));
+            more = n;
         }
         let chain = &mut self.wrs[start..start + n];
         if let Some(last) = chain.last_mut() {
             last.signalled = true;
         }
-        let more = if self.gathers {
-            &self.more[start..start + n]
-        } else {
-            &[]
-        };
-        Chain {
-            wrs: chain,
-            more,
-            first: &self.entries[start],
-        }
+        (chain, &self.more[start..start + more])
     }
 
     /// How many of the next `n` may be posted before one has to wait for a fetch: a fetch too many, or
     /// on a loose device anything else.
+    #[cold]
     fn before_wait(&self, start: usize, n: usize) -> usize {
         let mut fetches = self.fetches_posted;
         for (i, wr) in self.wrs[start..start + n].iter().enumerate() {
@@ -299,21 +259,24 @@ impl SendQueue {
         at.map_or(n, |at| at.max(1))
     }
 
+    /// What the first operation that waits for a doorbell carries.
+    pub(crate) fn next_payload(&self) -> Option<&Payload> {
+        let entry = self.entries[self.slot(self.posted)].as_ref();
+        entry.map(|e| &e.payload)
+    }
+
     /// The NIC has taken this many of the last chain.
     #[inline]
     pub(crate) fn mark_posted(&mut self, n: usize) {
-        if self.binds > 0 && n > 0 {
-            // A bind is a chain of its own.
-            let first = self.wrs[self.slot(self.posted)].op;
-            self.binds -= u32::from(matches!(first, SendOp::Bind { .. }));
-        }
-        if self.fetches > 0 {
+        if self.specials > 0 {
             let start = self.slot(self.posted);
             let posted = self.wrs[start..start + n].iter();
             let fetches = posted.filter(|wr| wr.op.is_fetch()).count();
             self.fetches_posted += u32::try_from(fetches).unwrap_or(0);
         }
-        self.posted = self.posted.wrapping_add(u32::try_from(n).unwrap_or(0));
+        #[allow(clippy::cast_possible_truncation, reason = "at most POST_CHAIN_MAX")]
+        let n = n as u32;
+        self.posted = self.posted.wrapping_add(n);
         debug_assert!(self.tail.wrapping_sub(self.posted) <= self.depth);
     }
 
@@ -324,26 +287,38 @@ impl SendQueue {
         span(self.head, sequence).filter(|n| *n <= self.outstanding())
     }
 
-    /// Takes out the oldest operation that was posted.
+    /// An entry is special: [`SendQueue::pop_special`] is to be used.
+    #[inline]
+    pub(crate) fn has_specials(&self) -> bool {
+        self.specials > 0
+    }
+
+    /// Takes out the oldest operation that was posted, of a queue without special ones.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Entry> {
+        debug_assert!(self.specials == 0);
         if self.head == self.posted {
             return None;
         }
         let slot = self.slot(self.head);
-        if self.fetches > 0 && self.wrs[slot].op.is_fetch() {
-            self.fetches -= 1;
-            self.fetches_posted -= 1;
-        }
         self.head = self.head.wrapping_add(1);
-        let entry = self.entries[slot].take();
-        debug_assert!(entry.is_some());
-        entry
+        self.entries[slot].take()
+    }
+
+    /// Takes out the oldest operation that was posted, whatever it is.
+    pub(crate) fn pop_special(&mut self) -> Option<(Entry, Special)> {
+        if self.head == self.posted {
+            return None;
+        }
+        let slot = self.slot(self.head);
+        self.head = self.head.wrapping_add(1);
+        self.fetches_posted -= u32::from(self.wrs[slot].op.is_fetch());
+        self.take(slot)
     }
 
     /// Takes out the operations that wait for a doorbell, oldest first. To be called until it gives
     /// `None`; nothing may be pushed meanwhile.
-    pub(crate) fn take_unposted(&mut self) -> Option<Entry> {
+    pub(crate) fn take_unposted(&mut self) -> Option<(Entry, Special)> {
         let number = self.posted.wrapping_add(self.given_up);
         if number == self.tail {
             self.tail = self.posted;
@@ -351,10 +326,17 @@ impl SendQueue {
             return None;
         }
         self.given_up += 1;
-        let slot = self.slot(number);
-        self.fetches -= u32::from(self.wrs[slot].op.is_fetch());
-        self.binds -= u32::from(matches!(self.wrs[slot].op, SendOp::Bind { .. }));
-        self.entries[slot].take()
+        self.take(self.slot(number))
+    }
+
+    fn take(&mut self, slot: usize) -> Option<(Entry, Special)> {
+        let wr = &mut self.wrs[slot];
+        let was_special = wr.op.is_special() || wr.more > 0;
+        self.specials -= u32::from(was_special);
+        let sink = self.sinks[slot].take();
+        let entry = self.entries[slot].take();
+        debug_assert!(entry.is_some());
+        Some((entry?, Special { op: wr.op, sink }))
     }
 }
 

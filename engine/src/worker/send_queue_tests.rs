@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::memory::{Buffer, HugepagePolicy, Pool, Region};
-use crate::types::QpNum;
+use crate::types::{QpNum, Rkey};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,23 +23,33 @@ fn grant(inline_bytes: u32, loose: bool) -> QpGrant {
     }
 }
 
-fn push(queue: &mut SendQueue, buffer: Buffer, op: SendOp, token: Token) {
-    let (len, addr, lkey) = (buffer.len_bytes(), buffer.addr(), queue.lkey());
-    let entry = Entry {
+fn entry(buffer: Buffer, token: Token) -> Entry {
+    Entry {
         token,
         payload: buffer.into(),
-        sink: None,
-        sense: Sense::of(op),
         mark: 0,
-    };
+    }
+}
+
+fn push(queue: &mut SendQueue, buffer: Buffer, op: SendOp, token: Token) {
+    let (len, addr, lkey) = (buffer.len_bytes(), buffer.addr(), Lkey(1));
     let first = Sge { addr, len, lkey };
-    let operation = Operation {
-        entry,
-        op,
-        first,
-        len,
-    };
-    queue.push(operation, &[]);
+    let entry = entry(buffer, token);
+    if op.is_special() {
+        let special = Special { op, sink: None };
+        queue.push_special(entry, special, first, &[], len);
+    } else {
+        queue.push(entry, op, first);
+    }
+}
+
+/// The oldest that was posted, and what it was if it is special.
+fn pop(queue: &mut SendQueue) -> Option<(Token, Option<SendOp>)> {
+    if queue.has_specials() {
+        let popped = queue.pop_special();
+        return popped.map(|(entry, special)| (entry.token, Some(special.op)));
+    }
+    queue.pop().map(|entry| (entry.token, None))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +91,7 @@ proptest! {
                 }
                 Step::Push => prop_assert_eq!(posted.len() + waiting.len(), depth as usize),
                 Step::Post(most) => {
-                    let chain = queue.chain().wrs;
+                    let chain = queue.chain().0;
                     prop_assert!(chain.len() <= waiting.len());
                     prop_assert_eq!(chain.is_empty(), waiting.is_empty());
                     if let Some(last) = chain.last() {
@@ -106,7 +116,7 @@ proptest! {
                     }
                 }
                 Step::GiveUp => {
-                    while let Some(Entry { token: t, .. }) = queue.take_unposted() {
+                    while let Some((Entry { token: t, .. }, _)) = queue.take_unposted() {
                         prop_assert_eq!(Some(t.0), waiting.pop_front());
                         tail -= 1;
                     }
@@ -136,7 +146,7 @@ fn numbers_wrap() {
             SendOp::Send,
             Token(i),
         );
-        let sequence = u32::try_from(queue.chain().wrs[0].wr_id & 0xff_ffff).expect("24 bits");
+        let sequence = u32::try_from(queue.chain().0[0].wr_id & 0xff_ffff).expect("24 bits");
         queue.mark_posted(1);
         assert_eq!(queue.retires(sequence), Some(1));
         assert_eq!(queue.pop().expect("one").token, Token(i));
@@ -154,7 +164,7 @@ fn short_messages_are_inline_where_the_device_allows() {
         buffer.set_len(len).expect("fits");
         push(&mut queue, buffer, SendOp::Send, Token(0));
     }
-    let inline: Vec<bool> = queue.chain().wrs.iter().map(|wr| wr.inline).collect();
+    let inline: Vec<bool> = queue.chain().0.iter().map(|wr| wr.inline).collect();
     assert_eq!(inline, [true, true, false]);
 }
 
@@ -178,19 +188,19 @@ fn reads_beyond_the_depth_wait_in_their_place() {
         SendOp::Send,
         Token(3),
     );
-    assert_eq!(queue.chain().wrs.len(), 2);
+    assert_eq!(queue.chain().0.len(), 2);
     queue.mark_posted(2);
     assert_eq!(
-        queue.chain().wrs.len(),
+        queue.chain().0.len(),
         0,
         "the third READ waits, and the SEND behind it"
     );
-    assert_eq!(queue.pop().map(|e| e.token), Some(Token(0)));
-    assert_eq!(queue.chain().wrs.len(), 2);
+    assert_eq!(pop(&mut queue).map(|(t, _)| t), Some(Token(0)));
+    assert_eq!(queue.chain().0.len(), 2);
     queue.mark_posted(2);
-    assert_eq!((queue.fetches, queue.fetches_posted), (2, 2));
-    while queue.pop().is_some() {}
-    assert_eq!((queue.fetches, queue.fetches_posted), (0, 0));
+    assert_eq!((queue.specials, queue.fetches_posted), (2, 2));
+    while pop(&mut queue).is_some() {}
+    assert_eq!((queue.specials, queue.fetches_posted), (0, 0));
 }
 
 #[test]
@@ -213,17 +223,17 @@ fn on_a_loose_device_only_reads_follow_reads_and_long_operations_are_signalled()
         SendOp::Send,
         Token(3),
     );
-    assert_eq!(queue.chain().wrs.len(), 3);
+    assert_eq!(queue.chain().0.len(), 3);
     queue.mark_posted(3);
     for _ in 0..2 {
-        assert_eq!(queue.chain().wrs.len(), 0, "a READ is out");
-        assert!(queue.pop().is_some());
+        assert_eq!(queue.chain().0.len(), 0, "a READ is out");
+        assert!(pop(&mut queue).is_some());
     }
-    assert_eq!(queue.chain().wrs.len(), 0);
-    assert!(queue.pop().is_some());
-    assert_eq!(queue.chain().wrs.len(), 1);
+    assert_eq!(queue.chain().0.len(), 0);
+    assert!(pop(&mut queue).is_some());
+    assert_eq!(queue.chain().0.len(), 1);
     queue.mark_posted(1);
-    assert!(queue.pop().is_some());
+    assert!(pop(&mut queue).is_some());
 
     let mut long = SendQueue::new(2);
     long.open(0, Lkey(1), &grant(0, true));
@@ -234,7 +244,7 @@ fn on_a_loose_device_only_reads_follow_reads_and_long_operations_are_signalled()
         buffer.set_len(len).expect("fits");
         push(&mut long, buffer, SendOp::Send, Token(0));
     }
-    let signalled: Vec<bool> = long.chain().wrs.iter().map(|wr| wr.signalled).collect();
+    let signalled: Vec<bool> = long.chain().0.iter().map(|wr| wr.signalled).collect();
     assert_eq!(signalled, [true, true]);
 }
 
@@ -257,12 +267,13 @@ fn atomics_wait_as_reads_do() {
     for (op, token) in ops.into_iter().zip(0..) {
         push(&mut queue, pool.alloc().expect("a slot"), op, Token(token));
     }
-    assert_eq!(queue.chain().wrs.len(), 1);
-    assert!(!queue.chain().wrs[0].inline, "the answer goes to memory");
+    assert_eq!(queue.chain().0.len(), 1);
+    assert!(!queue.chain().0[0].inline, "the answer goes to memory");
     queue.mark_posted(1);
-    assert_eq!(queue.chain().wrs.len(), 0, "the CAS waits for the FAA");
-    assert_eq!(queue.pop().expect("the FAA").sense, Sense::Atomic);
-    assert_eq!(queue.chain().wrs.len(), 2);
+    assert_eq!(queue.chain().0.len(), 0, "the CAS waits for the FAA");
+    let (_, op) = pop(&mut queue).expect("the FAA");
+    assert!(matches!(op, Some(SendOp::FetchAdd { .. })));
+    assert_eq!(queue.chain().0.len(), 2);
 }
 
 #[test]
@@ -276,27 +287,19 @@ fn pieces_stand_beside_their_operation() {
         SendOp::Send,
         Token(0),
     );
-    assert!(queue.chain().more.is_empty(), "nothing is copied for most");
+    assert!(queue.chain().1.is_empty(), "nothing is copied for most");
     let piece = |addr| Sge {
         addr,
         len: 8,
         lkey: Lkey(9),
     };
-    let operation = Operation {
-        entry: Entry {
-            token: Token(1),
-            payload: pool.alloc().expect("a slot").into(),
-            sink: None,
-            sense: Sense::Plain,
-            mark: 0,
-        },
+    let special = Special {
         op: SendOp::Send,
-        first: piece(1),
-        len: 24,
+        sink: None,
     };
-    queue.push(operation, &[piece(2), piece(3)]);
-    let next = queue.chain();
-    let (chain, more) = (next.wrs, next.more);
+    let entry = entry(pool.alloc().expect("a slot"), Token(1));
+    queue.push_special(entry, special, piece(1), &[piece(2), piece(3)], 24);
+    let (chain, more) = queue.chain();
     assert_eq!((chain[0].more, chain[1].more, more.len()), (0, 2, 2));
     assert_eq!(more[1][..2], [piece(2), piece(3)]);
 }
@@ -317,15 +320,16 @@ fn a_bind_is_posted_alone_and_in_its_place() {
     }
     let mut chains = Vec::new();
     loop {
-        let n = queue.chain().wrs.len();
+        let n = queue.chain().0.len();
         if n == 0 {
             break;
         }
         chains.push(n);
-        assert!(queue.chain().first_payload().is_some());
+        assert!(queue.next_payload().is_some());
         queue.mark_posted(n);
     }
-    assert_eq!((chains, queue.binds), (vec![1, 1, 1, 1], 0));
-    let senses: Vec<_> = std::iter::from_fn(|| queue.pop().map(|e| e.sense)).collect();
-    assert_eq!(senses[3], Sense::Revoked(Rkey(5)));
+    assert_eq!(chains, [1, 1, 1, 1]);
+    let ops: Vec<_> = std::iter::from_fn(|| pop(&mut queue)).collect();
+    assert_eq!(ops[3].1, Some(SendOp::LocalInvalidate(Rkey(5))));
+    assert!(!queue.has_specials());
 }

@@ -7,7 +7,6 @@
 //! back in exactly one `completed` between them.
 
 use super::Io;
-use super::send_queue::Sense;
 use crate::fabric::{Note, PrivateData, WcStatus};
 use crate::flow::Lie;
 use crate::memory::{Buffer, Payload};
@@ -19,6 +18,8 @@ use std::ops::Deref;
 
 /// Names one connection for its whole life; never used again for another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+// Compared as one word.
+#[repr(C, align(8))]
 pub struct ConnId {
     pub(crate) worker: u16,
     pub(crate) index: u16,
@@ -62,7 +63,8 @@ pub struct Completed {
     pub outcome: Outcome,
     /// What was posted; the 8 bytes that an atomic found.
     pub payload: Payload,
-    pub(super) sense: Sense,
+    /// The payload has what an atomic found.
+    pub(super) atomic: bool,
     /// A word of the layer that posted it.
     pub(crate) mark: u8,
 }
@@ -74,7 +76,7 @@ impl Completed {
         let Payload::Buffer(found) = &self.payload else {
             return None;
         };
-        let done = self.sense == Sense::Atomic && self.outcome == Outcome::Done;
+        let done = self.atomic && self.outcome == Outcome::Done;
         let bytes: [u8; 8] = found.get(..8)?.try_into().ok()?;
         done.then(|| u64::from_ne_bytes(bytes))
     }

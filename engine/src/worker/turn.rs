@@ -3,8 +3,7 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::completion::Received;
-use super::connection::Phase;
-use super::{CloseReason, Io, Service, Turn, Worker};
+use super::{CloseReason, Io, LaneState, Service, Turn, Worker};
 use crate::fabric::{Fabric, Lane, PostFailure, SendOp, SendWr};
 use crate::limits::IDLE_TURNS_BEFORE_TOP_UP;
 use crate::memory::{Payload, Registration};
@@ -24,33 +23,90 @@ enum Repost {
 impl<F: Fabric, S: Service> Worker<F, S> {
     /// One pass: at most [`POLL_BATCH_MAX`](crate::limits::POLL_BATCH_MAX) completions a lane and
     /// [`MAILBOX_BATCH_MAX`](crate::limits::MAILBOX_BATCH_MAX) commands, then back to the caller.
+    #[inline]
     pub fn turn(&mut self, now: Nanos) -> Turn {
         self.core.now = now;
-        let mut work = 0;
+        let found = match &mut *self.lanes {
+            [only] => only.poll(),
+            _ => self.poll_lanes(),
+        };
+        if found > 0 {
+            return self.busy_turn();
+        }
+        let own = self.service.turn(&mut Io::new(&mut self.core));
+        if own == Turn::Busy || self.has_chores() {
+            return self.end_turn(own);
+        }
+        self.idle()
+    }
+
+    #[inline(never)]
+    fn poll_lanes(&mut self) -> usize {
+        self.lanes.iter_mut().map(LaneState::poll).sum()
+    }
+
+    /// Out of line, as all that few turns need: its registers are no matter of the others.
+    #[inline(never)]
+    fn busy_turn(&mut self) -> Turn {
         for lane in 0..self.lanes.len() {
-            work += self.serve_completions(lane);
-        }
-        if self.service.turn(&mut Io::new(&mut self.core)) == Turn::Busy {
-            work += 1;
-        }
-        self.ring_doorbells();
-        work += self.serve_commands();
-        work += self.check_deadlines();
-        self.send_events();
-        if work == 0 {
-            self.idle_turns = self.idle_turns.wrapping_add(1);
-            if self.idle_turns.is_multiple_of(IDLE_TURNS_BEFORE_TOP_UP) {
-                self.post_receives(Repost::All);
+            if self.lanes[lane].polled > 0 {
+                self.serve_completions(lane);
             }
-            self.core.counters.turns_idle.add(1);
-        } else {
-            self.idle_turns = 0;
-            self.core.counters.turns_busy.add(1);
         }
+        // What it says is no news: the turn is busy.
+        let _ = self.service.turn(&mut Io::new(&mut self.core));
+        if self.has_chores() {
+            self.do_chores();
+        }
+        self.busy()
+    }
+
+    #[inline(never)]
+    fn end_turn(&mut self, own: Turn) -> Turn {
+        let work = self.do_chores();
+        if own == Turn::Busy || work > 0 {
+            self.busy()
+        } else {
+            self.idle()
+        }
+    }
+
+    #[inline]
+    fn busy(&mut self) -> Turn {
+        self.idle_turns = 0;
+        self.core.counters.turns_busy.add(1);
+        Turn::Busy
+    }
+
+    #[inline]
+    fn idle(&mut self) -> Turn {
+        self.core.counters.turns_idle.add(1);
+        self.idle_turns = self.idle_turns.wrapping_add(1);
+        if self.idle_turns.is_multiple_of(IDLE_TURNS_BEFORE_TOP_UP) {
+            self.post_receives(Repost::All);
+        }
+        Turn::Idle
+    }
+
+    /// Most turns find nothing of all this.
+    #[inline]
+    fn has_chores(&self) -> bool {
+        !self.core.dirty.is_empty()
+            || self.repost_due
+            || self.mailbox.commands.has_news()
+            || !self.core.timed.is_empty()
+            || !self.outbox.is_empty()
+    }
+
+    #[inline(never)]
+    fn do_chores(&mut self) -> usize {
+        self.ring_doorbells();
+        let work = self.serve_commands() + self.check_deadlines();
+        self.send_events();
         if self.repost_due {
             self.post_receives(Repost::Batches);
         }
-        if work == 0 { Turn::Idle } else { Turn::Busy }
+        work
     }
 
     /// Polls every lane until one has something, at most `times` each; true when one has. What was
@@ -60,17 +116,18 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         (0..times).any(|_| self.lanes.iter_mut().any(|lane| lane.poll() > 0))
     }
 
-    fn serve_completions(&mut self, lane: usize) -> usize {
-        let n = self.lanes[lane].poll();
-        if n == 0 {
-            return 0;
-        }
-        self.lanes[lane].polled = 0;
+    /// Serves what was polled.
+    #[inline]
+    fn serve_completions(&mut self, lane: usize) {
+        let state = &mut self.lanes[lane];
+        let n = std::mem::take(&mut state.polled);
+        // Out of the worker's hands meanwhile, so that each can be borrowed beside it.
+        let wcs = std::mem::take(&mut state.wcs);
         let mut received = Received::default();
-        for i in 0..n {
-            let wc = self.lanes[lane].wcs[i];
-            received += self.complete(&wc);
+        for wc in &wcs[..n] {
+            self.complete(wc, &mut received);
         }
+        self.lanes[lane].wcs = wcs;
         // An answer lets the peer send again, so where half of the receives are gone they are posted
         // first; else answers leave at once. Whatever is counted can wait.
         if self.repost_first {
@@ -83,11 +140,10 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             counters.messages_received.add(received.messages);
             counters.recv_bytes.add(received.bytes);
         }
-        n
     }
 
     /// Posts what handlers have queued: one chain, one doorbell for each connection.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ring_doorbells(&mut self) {
         for i in 0..self.core.dirty.len() {
             let index = self.core.dirty[i];
@@ -96,10 +152,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         self.core.dirty.clear();
     }
 
+    #[inline(always)]
     fn post_sends(&mut self, index: u16) {
         let c = self.core.table.at(index);
         c.dirty = false;
-        if !matches!(c.phase, Phase::Open | Phase::Closing(_)) {
+        if !c.phase.is_up() {
             return;
         }
         let (Some(qp), Some(lane)) = (
@@ -108,24 +165,21 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         ) else {
             return;
         };
-        loop {
-            let next = c.sends.chain();
-            let chain = next.wrs;
+        while c.sends.has_unposted() {
+            let (chain, more) = c.sends.chain();
             let Some(first) = chain.first() else {
                 return;
             };
-            let outcome = match first.op {
-                SendOp::Bind { .. } => post_bind(lane, qp, first, c.lane, next.first_payload()),
-                _ => lane.post_send(qp, chain, next.more),
+            let outcome = if let SendOp::Bind { .. } = first.op {
+                let wr = *first;
+                post_bind(lane, qp, &wr, c.lane, c.sends.next_payload()).map(|()| (1, 0, 0))
+            } else {
+                lane.post_send(qp, chain, more).map(|()| tally(chain))
             };
             let counters = &self.core.counters;
             counters.doorbells.add(1);
             match outcome {
-                Ok(()) => {
-                    let (bytes, inline) = chain.iter().fold((0, 0), |(bytes, inline), wr| {
-                        (bytes + u64::from(wr.len), inline + u64::from(wr.inline))
-                    });
-                    let n = chain.len();
+                Ok((n, bytes, inline)) => {
                     counters.sends_posted.add(n as u64);
                     counters.send_bytes.add(bytes);
                     counters.inline_sends.add(inline);
@@ -143,7 +197,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
 
     /// Reposts receives in batches; what is left of a batch when the worker has had nothing to do for
     /// a while, so that reposting stands in nobody's way.
-    #[cold]
+    #[inline(never)]
     fn post_receives(&mut self, repost: Repost) {
         (self.repost_due, self.repost_first) = (false, false);
         let mut i = 0;
@@ -164,7 +218,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     /// Posts the receives of one connection; true when there is no more to post.
     fn feed(&mut self, index: u16, repost: Repost) -> bool {
         let c = self.core.table.at(index);
-        if !matches!(c.phase, Phase::Open | Phase::Closing(_)) {
+        if !c.phase.is_up() {
             return true;
         }
         let least = match repost {
@@ -214,6 +268,16 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
         Ok(())
     }
+}
+
+/// Work requests of a chain, their bytes, and how many were inline.
+#[inline]
+fn tally(chain: &[SendWr]) -> (usize, u64, u64) {
+    chain
+        .iter()
+        .fold((chain.len(), 0, 0), |(n, bytes, inline), wr| {
+            (n, bytes + u64::from(wr.len), inline + u64::from(wr.inline))
+        })
 }
 
 /// A bind is posted alone, beside the registration that it names.

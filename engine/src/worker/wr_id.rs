@@ -26,43 +26,33 @@ pub(crate) enum Kind {
     Recv,
 }
 
-/// What a completion names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WrId {
-    pub(crate) kind: Kind,
-    pub(crate) index: u16,
-    pub(crate) generation: u32,
-    /// Send: low 24 bits of its number on the queue. Receive: its slot.
-    pub(crate) sequence: u32,
+/// The word without its sequence, made once a connection; [`with_sequence`] adds that.
+pub(crate) fn base(kind: Kind, conn: ConnId) -> u64 {
+    let kind = match kind {
+        Kind::Send => 1u64,
+        Kind::Recv => 2,
+    };
+    (kind << KIND_SHIFT)
+        | (u64::from(conn.index) << INDEX_SHIFT)
+        | (u64::from(conn.generation % GENERATIONS) << GENERATION_SHIFT)
 }
 
-impl WrId {
-    /// The word without its sequence, made once a connection; [`with_sequence`] adds that.
-    pub(crate) fn base(kind: Kind, conn: ConnId) -> u64 {
-        let kind = match kind {
-            Kind::Send => 1u64,
-            Kind::Recv => 2,
-        };
-        (kind << KIND_SHIFT)
-            | (u64::from(conn.index) << INDEX_SHIFT)
-            | (u64::from(conn.generation % GENERATIONS) << GENERATION_SHIFT)
-    }
+/// Index of the connection that a word names, if it is one of ours.
+#[inline]
+pub(crate) fn index_of(word: u64) -> u16 {
+    low16(word >> INDEX_SHIFT)
+}
 
-    /// `None` for a word that is not ours.
-    #[inline]
-    pub(crate) fn parse(word: u64) -> Option<Self> {
-        let kind = match word >> KIND_SHIFT {
-            1 => Kind::Send,
-            2 => Kind::Recv,
-            _ => return None,
-        };
-        Some(Self {
-            kind,
-            index: low16(word >> INDEX_SHIFT),
-            generation: low32(word >> GENERATION_SHIFT) & (GENERATIONS - 1),
-            sequence: low32(word) & SEQUENCE_MASK,
-        })
-    }
+/// The word but for its sequence: kind, index and generation.
+#[inline]
+pub(crate) fn key_of(word: u64) -> u64 {
+    word >> GENERATION_SHIFT
+}
+
+/// Sequence or slot of a word.
+#[inline]
+pub(crate) fn sequence_of(word: u64) -> u32 {
+    low32(word) & SEQUENCE_MASK
 }
 
 /// `base` with a sequence, of which the low 24 bits count.
@@ -105,22 +95,26 @@ mod tests {
     proptest! {
         #[test]
         fn words_survive(index: u16, generation in 0..GENERATIONS, sequence: u32, send: bool) {
-            let kind = if send { Kind::Send } else { Kind::Recv };
             let conn = ConnId { worker: 3, index, generation };
-            let word = with_sequence(WrId::base(kind, conn), sequence);
-            let want = WrId { kind, index, generation, sequence: sequence & SEQUENCE_MASK };
-            prop_assert_eq!(WrId::parse(word), Some(want));
+            let (this, other) = if send {
+                (Kind::Send, Kind::Recv)
+            } else {
+                (Kind::Recv, Kind::Send)
+            };
+            let word = with_sequence(base(this, conn), sequence);
+            prop_assert_eq!(index_of(word), index);
+            prop_assert_eq!(sequence_of(word), sequence & SEQUENCE_MASK);
+            prop_assert_eq!(key_of(word), key_of(base(this, conn)));
+            prop_assert_ne!(key_of(word), key_of(base(other, conn)));
+            let next = ConnId { generation: generation + 1, ..conn };
+            prop_assert_ne!(key_of(word), key_of(base(this, next)));
+            prop_assert_ne!(key_of(word), 0);
         }
 
         #[test]
         fn span_counts_across_the_wrap(from: u32, ahead in 0u32..8_000_000) {
             prop_assert_eq!(span(from, from.wrapping_add(ahead) & SEQUENCE_MASK), Some(ahead + 1));
             prop_assert_eq!(span(from.wrapping_add(1), from & SEQUENCE_MASK), None);
-        }
-
-        #[test]
-        fn any_word_parses_or_not(word: u64) {
-            let _ = WrId::parse(word);
         }
     }
 }

@@ -60,6 +60,13 @@ impl<T> Consumer<T> {
         count
     }
 
+    /// Something waits, or the producer is gone: [`Consumer::pop`] would not say `Empty`.
+    #[inline]
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.head != self.shared.tail.load(Ordering::Acquire) || self.is_abandoned()
+    }
+
     /// Items that fit the ring.
     #[must_use]
     pub fn capacity(&self) -> usize {

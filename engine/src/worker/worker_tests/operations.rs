@@ -50,7 +50,7 @@ impl Bench {
 
     fn ops(&mut self, conn: ConnId) -> Vec<SendOp> {
         let chain = self.worker.core.table.at(conn.index).sends.chain();
-        chain.wrs.iter().map(|wr| wr.op).collect()
+        chain.0.iter().map(|wr| wr.op).collect()
     }
 }
 
@@ -149,10 +149,10 @@ fn pieces_are_counted_against_what_the_device_takes() {
     let rejected = b.io().read(conn, parts, &readable, 0, Token(0));
     let parts = rejected.expect_err("a READ takes two").payload;
     b.io().send(conn, parts, Token(0)).expect("three are fine");
-    let chain = b.worker.core.table.at(conn.index).sends.chain();
-    assert_eq!((chain.wrs[0].more, chain.wrs[0].len), (2, 4));
+    let (chain, more) = b.worker.core.table.at(conn.index).sends.chain();
+    assert_eq!((chain[0].more, chain[0].len, more.len()), (2, 4, 1));
     let entry = b.worker.core.table.at(conn.index).sends.take_unposted();
-    let Some(Payload::Parts(mut parts)) = entry.map(|e| e.payload) else {
+    let Some(Payload::Parts(mut parts)) = entry.map(|(e, _)| e.payload) else {
         panic!("the list comes back");
     };
     parts.drain().for_each(drop);
