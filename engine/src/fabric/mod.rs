@@ -17,6 +17,7 @@ mod cm;
 pub mod contract;
 mod datapath;
 mod error;
+pub mod pair;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod toy;
 mod url;

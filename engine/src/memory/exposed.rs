@@ -6,13 +6,14 @@
 //!        └─ forget_lane ────────────────────┘ the device is gone, and with it the peer's access
 //! ```
 //! A peer may change it at any instant, so no slice of it is ever formed: bytes are copied in and out
-//! by one routine. Imports region, registrar. Imported by worker and engine.
+//! by one routine. Imports region, registrar, copy. Imported by worker and engine.
 
 #![allow(
     unsafe_code,
     reason = "copies bytes that a peer may be writing at the same time"
 )]
 
+use super::copy::copy_shared;
 use super::{HugepagePolicy, MemorySpan, Region, RegionError, Registrar, Registration};
 use crate::types::{Access, Lkey, RemoteRegion};
 use std::cell::RefCell;
@@ -139,11 +140,10 @@ impl ExposedMemory {
     /// [`OutOfRange`]; nothing is copied.
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
         let from = self.at(offset, into.len())?;
-        // SAFETY: `copy` requires
+        // SAFETY: `copy_shared` requires
         // - `len` bytes to read: `at` checked that they lie in the region, which `self` keeps mapped;
-        // - `len` bytes to write: `into` has them;
-        // - no overlap: no slice of the region exists, so `into` lies elsewhere.
-        unsafe { copy(from, into.as_mut_ptr(), into.len()) };
+        // - `len` bytes to write, and no other reference to them: `into` is unique.
+        unsafe { copy_shared(from, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
@@ -153,8 +153,9 @@ impl ExposedMemory {
     /// [`OutOfRange`]; nothing is copied.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
         let to = self.at(offset, bytes.len())?;
-        // SAFETY: as in `copy_out`, with `bytes` to read and the region to write.
-        unsafe { copy(bytes.as_ptr(), to, bytes.len()) };
+        // SAFETY: as in `copy_out`, with `bytes` to read and the region to write, of which no slice
+        // is ever formed.
+        unsafe { copy_shared(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
 
@@ -165,31 +166,6 @@ impl ExposedMemory {
         }
         // SAFETY: `add` requires that the result stays in the mapping: `offset <= size`.
         Ok(unsafe { self.0.region.base().add(offset) }.as_ptr())
-    }
-}
-
-/// Copies memory that others may be writing: an instruction that the compiler knows nothing about, so
-/// it assumes nothing about the bytes.
-///
-/// # Safety
-/// `from` is readable and `to` writable for `len` bytes, and they do not overlap.
-unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: `rep movsb` reads and writes `len` bytes, which the caller promises are there; the
-    // direction flag is clear, as the ABI says.
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") len => _,
-            inout("rsi") from => _,
-            inout("rdi") to => _,
-            options(nostack, preserves_flags)
-        );
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    for i in 0..len {
-        // SAFETY: `i < len`, and the caller promises `len` bytes on both sides.
-        unsafe { to.add(i).write_volatile(from.add(i).read_volatile()) };
     }
 }
 

@@ -9,6 +9,7 @@
 //! Imports types, limits. Imported by fabric, worker, config and control.
 
 mod buffer;
+mod copy;
 mod exposed;
 mod hugepages;
 mod mapping;
@@ -19,6 +20,7 @@ mod registrar;
 mod tiers;
 
 pub use buffer::{Buffer, TooLong};
+pub(crate) use copy::copy_shared;
 pub use exposed::{ExposeError, ExposedMemory, Exposures, OutOfRange};
 pub use hugepages::Hugepages;
 pub use payload::{MemorySpan, Parts, Payload, Piece, Place, Postable};

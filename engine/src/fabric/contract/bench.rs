@@ -92,9 +92,14 @@ impl<'a, F: Fabric> Bench<'a, F> {
         self.next_wr_id
     }
 
-    /// Listens where the target says. Gives the address to connect to.
+    /// Listens where the target says; where that is a name, each listener of a case has one of its
+    /// own. Gives the address to connect to.
     pub(super) fn listen(&mut self) -> Result<(ListenerId, Endpoint), Failure> {
-        let id = self.fabric.listen(&self.at, 16)?;
+        let at = match &self.at {
+            Endpoint::Shm(name) => Endpoint::Shm(format!("{name}.{}", self.listeners.len())),
+            Endpoint::Rdma(_) => self.at.clone(),
+        };
+        let id = self.fabric.listen(&at, 16)?;
         let listener = ListenerId(self.listeners.len());
         let to = self.fabric.local_endpoint(&id);
         self.listeners.push(Some(id));

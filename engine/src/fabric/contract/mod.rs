@@ -132,7 +132,7 @@ impl<F: Fabric> std::fmt::Debug for Case<F> {
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Where the passive end listens, reachable from this process. Port 0 gives each case a port of
-    /// its own. The devices are those that own the address and the route to it.
+    /// its own, and so do names. The devices are those that own the address and the route to it.
     pub at: Endpoint,
     /// What this device is known not to do. Its cases are skipped and reported with the reason.
     pub deviations: &'static [Deviation],
