@@ -17,6 +17,7 @@ mod cm;
 pub mod contract;
 mod datapath;
 mod error;
+pub mod fault;
 pub mod pair;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod toy;
