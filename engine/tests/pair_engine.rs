@@ -1,10 +1,11 @@
 //! Two engines in one process, joined by the fabric without a device: traffic both ways, both idle
-//! policies, an engine that ends under its peer, a name that nobody listens at.
+//! policies, everything late, an engine that ends under its peer, a name that nobody listens at.
 
 use spinwire::config::{ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, WorkerPlan};
 use spinwire::control::{ConnectError, Offer};
-use spinwire::fabric::Url;
+use spinwire::fabric::fault::{Fault, Profile};
 use spinwire::fabric::pair::{Alive, Hub, Pair};
+use spinwire::fabric::{Fabric, Url};
 use spinwire::memory::{Buffer, HugepagePolicy};
 use spinwire::types::IdlePolicy;
 use spinwire::worker::{
@@ -111,18 +112,20 @@ fn url() -> Url {
     "shm://node".parse().expect("a name")
 }
 
-fn server(hub: &Hub, idle: IdlePolicy) -> (Engine, Receiver<CloseReason>) {
+fn server<F: Fabric>(fabric: F, idle: IdlePolicy) -> (Engine, Receiver<CloseReason>) {
     let (tell, told) = channel();
-    let fabric = Pair::open(hub).expect("descriptors");
     let engine = Engine::start_on(fabric, &plan(idle), move |_| Echo(tell.clone()));
     let engine = engine.expect("it starts");
     engine.listen(&url()).expect("the name is free");
     (engine, told)
 }
 
-fn client(hub: &Hub, idle: IdlePolicy, rounds: u32) -> (Engine, Receiver<(CloseReason, u32)>) {
+fn client<F: Fabric>(
+    fabric: F,
+    idle: IdlePolicy,
+    rounds: u32,
+) -> (Engine, Receiver<(CloseReason, u32)>) {
     let (tell, told) = channel();
-    let fabric = Pair::open(hub).expect("descriptors");
     let engine = Engine::start_on(fabric, &plan(idle), move |_| Ping {
         rounds,
         sent: 0,
@@ -132,10 +135,13 @@ fn client(hub: &Hub, idle: IdlePolicy, rounds: u32) -> (Engine, Receiver<(CloseR
     (engine.expect("it starts"), told)
 }
 
-fn ping_pong(idle: IdlePolicy, rounds: u32) {
-    let hub = Hub::new();
-    let (server, gone) = server(&hub, idle);
-    let (client, end) = client(&hub, idle, rounds);
+fn pair(hub: &Hub) -> Pair {
+    Pair::open(hub).expect("descriptors")
+}
+
+fn ping_pong<F: Fabric>(hub: &Hub, fabric: impl Fn() -> F, idle: IdlePolicy, rounds: u32) {
+    let (server, gone) = server(fabric(), idle);
+    let (client, end) = client(fabric(), idle, rounds);
     client.connect(&url(), Offer::default()).expect("connects");
     let (reason, done) = end.recv_timeout(PATIENCE).expect("it ends");
     assert_eq!((reason, done), (CloseReason::Local, rounds));
@@ -148,19 +154,33 @@ fn ping_pong(idle: IdlePolicy, rounds: u32) {
 
 #[test]
 fn ping_pong_of_workers_that_sleep() {
-    ping_pong(IdlePolicy::Event, 300);
+    let hub = Hub::new();
+    ping_pong(&hub, || pair(&hub), IdlePolicy::Event, 300);
 }
 
 #[test]
 fn ping_pong_of_workers_that_yield() {
-    ping_pong(IdlePolicy::Yield, 2000);
+    let hub = Hub::new();
+    ping_pong(&hub, || pair(&hub), IdlePolicy::Yield, 2000);
+}
+
+/// No worker sleeps over something that only another poll would bring.
+#[test]
+fn ping_pong_of_workers_that_sleep_though_all_is_late() {
+    let profile = Profile {
+        wait: 300,
+        ..Profile::harmless()
+    };
+    let hub = Hub::new();
+    let fabric = || Fault::new(pair(&hub), 5, profile).expect("descriptors");
+    ping_pong(&hub, fabric, IdlePolicy::Event, 300);
 }
 
 #[test]
 fn an_engine_that_ends_is_heard_of() {
     let hub = Hub::new();
-    let (server, _) = server(&hub, IdlePolicy::Event);
-    let (client, end) = client(&hub, IdlePolicy::Event, u32::MAX);
+    let (server, _) = server(pair(&hub), IdlePolicy::Event);
+    let (client, end) = client(pair(&hub), IdlePolicy::Event, u32::MAX);
     client.connect(&url(), Offer::default()).expect("connects");
     assert_eq!(server.shutdown().expect("ends"), Leftovers::default());
     let (reason, _) = end.recv_timeout(PATIENCE).expect("it ends");
@@ -176,7 +196,7 @@ fn an_engine_that_ends_is_heard_of() {
 #[test]
 fn a_name_that_nobody_listens_at_is_told() {
     let hub = Hub::new();
-    let (client, _) = client(&hub, IdlePolicy::Event, 1);
+    let (client, _) = client(pair(&hub), IdlePolicy::Event, 1);
     let error = client.connect(&url(), Offer::default());
     assert!(
         matches!(error, Err(ConnectError::NothingListens { .. })),

@@ -71,7 +71,7 @@ impl<I> Held<I> {
                 None if event.kind == CmEventKind::Established
                     && self.dice.hit(self.profile.late) =>
                 {
-                    self.looks + self.dice.pick(1..=u64::from(self.profile.polls_max))
+                    self.looks + self.dice.some_of(self.profile.polls_max)
                 }
                 None => return Ok(Some(event)),
             };

@@ -25,6 +25,7 @@ mod book;
 mod events;
 mod lane;
 mod profile;
+mod qp_book;
 
 pub use lane::{FaultLane, FaultQp, FaultWc};
 pub use profile::Profile;

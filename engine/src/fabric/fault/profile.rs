@@ -89,6 +89,11 @@ impl Dice {
         thousandths > 0 && self.next() % 1000 < u64::from(thousandths)
     }
 
+    /// One at least, and at most so many.
+    pub(super) fn some_of(&mut self, most: u16) -> u64 {
+        self.pick(1..=u64::from(most.max(1)))
+    }
+
     pub(super) fn pick(&mut self, among: RangeInclusive<u64>) -> u64 {
         let (low, high) = among.into_inner();
         low + self.next() % (high - low + 1)

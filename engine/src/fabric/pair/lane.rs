@@ -10,8 +10,8 @@
 
 #![allow(unsafe_code, reason = "copies inline payloads by address")]
 
+use super::cq::Completed;
 use super::handles::{CqHandle, PairQp};
-use super::queues::Completed;
 use crate::fabric::{
     Lane, MoreSges, Note, PostFailure, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion,
 };

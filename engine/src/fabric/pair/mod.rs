@@ -28,6 +28,8 @@
 //! ```
 
 mod cm;
+mod cq;
+mod device;
 mod execute;
 mod handles;
 mod lane;
@@ -35,6 +37,7 @@ mod net;
 mod queues;
 mod regions;
 
+pub use device::PairDevice;
 pub use handles::{PairCq, PairId, PairQp, PairQpControl};
 pub use lane::{PairLane, PairWc};
 pub use net::{Alive, Hub};
@@ -44,22 +47,18 @@ use super::{
     AsyncEvent, CmEvent, ConnParams, Endpoint, Fabric, FabricError, IdKey, LaneGrant, LaneSpec,
     PrivateData, QpGrant, QpSpec, Step,
 };
-use crate::limits::{INLINE_MAX_BYTES, QUEUE_DEPTH_MAX, SGE_MAX};
-use crate::memory::{Region, Registrar};
+use crate::limits::{INLINE_MAX_BYTES, QUEUE_DEPTH_MAX};
 use crate::sys::eventfd::EventFd;
-use crate::types::{Abilities, Access, DeviceLimits, Transport};
+use crate::types::{Abilities, DeviceLimits};
+use cq::CqState;
+use device::CQ_DEPTH_MAX;
 use handles::{CqHandle, QpHandle};
 use net::{DEVICE, Port};
-use queues::{CqState, QpShape, QpState};
+use queues::{QpShape, QpState};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// READs and atomics that a QP may have outstanding.
-const FETCH_DEPTH_MAX: u32 = 128;
-/// Entries of a CQ.
-const CQ_DEPTH_MAX: u32 = 1 << 20;
 
 /// One end's fabric, with one device.
 #[derive(Debug)]
@@ -69,58 +68,6 @@ pub struct Pair {
     devices: Vec<PairDevice>,
     bell: Arc<EventFd>,
     async_bell: Arc<EventFd>,
-}
-
-/// The device of a [`Pair`], with its protection domain.
-#[derive(Clone, Debug)]
-pub struct PairDevice {
-    hub: Hub,
-    domain: u64,
-    limits: Arc<DeviceLimits>,
-}
-
-impl Registrar for PairDevice {
-    type Registration = PairRegistration;
-
-    fn register(&self, region: Arc<Region>, access: Access) -> io::Result<PairRegistration> {
-        let written = [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
-        let written = written.iter().any(|right| access.contains(*right));
-        if written && !access.contains(Access::LOCAL_WRITE) {
-            // As ibv_reg_mr(3) says.
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
-        regions::register(&self.hub, self.domain, region, access)
-            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
-    }
-}
-
-fn limits() -> DeviceLimits {
-    let sges = u8::try_from(SGE_MAX).unwrap_or(u8::MAX);
-    DeviceLimits {
-        name: DEVICE.into(),
-        transport: Transport::Shm,
-        active: true,
-        numa_node: None,
-        qp_max: 1 << 16,
-        qp_depth_max: QUEUE_DEPTH_MAX,
-        sge_max: u32::from(sges),
-        cq_max: 1 << 16,
-        cq_depth_max: CQ_DEPTH_MAX,
-        mr_bytes_max: u64::MAX,
-        rd_atomic_initiator_max: FETCH_DEPTH_MAX,
-        rd_atomic_responder_max: FETCH_DEPTH_MAX,
-        message_bytes_max: execute::MESSAGE_BYTES_MAX,
-        shared_recv_depth_max: QUEUE_DEPTH_MAX,
-        abilities: Abilities {
-            immediate: true,
-            send_invalidate: true,
-            atomics: true,
-            windows: false,
-            sges,
-            read_sges: sges,
-            read_sink_is_exposed: false,
-        },
-    }
 }
 
 fn at(step: Step) -> impl FnOnce(io::Error) -> FabricError {
@@ -161,15 +108,10 @@ impl Pair {
         };
         net.ports.insert(domain, port);
         drop(net);
-        let device = PairDevice {
-            hub: hub.clone(),
-            domain,
-            limits: Arc::new(limits()),
-        };
         Ok(Self {
             hub: hub.clone(),
             domain,
-            devices: vec![device],
+            devices: vec![PairDevice::new(hub, domain)],
             bell,
             async_bell,
         })
@@ -358,12 +300,14 @@ impl Fabric for Pair {
             index,
             cq: Arc::clone(&cq.0),
         });
+        let abilities = self.devices.first().map(|device| device.limits.abilities);
+        let abilities = abilities.unwrap_or(Abilities::LEAST);
         let grant = QpGrant {
             number,
             inline_bytes: shape.inline_bytes,
             message_bytes_max: execute::MESSAGE_BYTES_MAX,
             loose: false,
-            abilities: limits().abilities,
+            abilities,
         };
         Ok((PairQpControl(Arc::clone(&handle)), PairQp(handle), grant))
     }

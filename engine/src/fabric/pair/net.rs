@@ -3,14 +3,15 @@
 //! ```text
 //!  Hub ─► Mutex<Net> ─┬─ ports   one an open fabric: its events
 //!                     ├─ ids     of the connection manager            (cm.rs)
-//!                     ├─ cqs, qps                                     (queues.rs, execute.rs)
+//!                     ├─ cqs, qps                            (cq.rs, queues.rs, execute.rs)
 //!                     └─ regions that were registered                 (regions.rs)
 //! ```
 //! The handles that callers hold (`handles.rs`) are numbers that take their entry out when they are
 //! dropped. Imports the other files of this folder. Imported by all of them.
 
 use super::cm::IdState;
-use super::queues::{CqState, QpState};
+use super::cq::CqState;
+use super::queues::QpState;
 use super::regions::Registered;
 use crate::fabric::{AsyncEvent, AsyncSubject, CmEventKind, ConnParams, PrivateData};
 use crate::sys::eventfd::EventFd;
