@@ -334,7 +334,12 @@ mod tests {
             (rkey(0), rkey(1), rkey(2)),
             (Some(Rkey(11)), Some(Rkey(21)), None)
         );
+        assert_eq!(
+            (memory.lkey(0), memory.lkey(1), memory.lkey(2)),
+            (Some(Lkey(10)), Some(Lkey(20)), None)
+        );
         exposures.forget_lane(0);
+        assert_eq!(memory.lkey(0), None);
         assert_eq!((rkey(0), rkey(1)), (None, Some(Rkey(21))));
         assert_eq!(dropped.try_iter().count(), 1);
         drop(memory);

@@ -1,13 +1,14 @@
 //! What a case works on: the fabric, the events that wait, and all that the case made.
 //!
 //! Everything made is kept in tables here and named by index, so that [`clean`](super::clean) can
-//! destroy it after a case that failed half way. Imports side, connection, clean.
+//! destroy it after a case that failed half way. Imports side, connection, memory, clean.
 
 use super::Failure;
 use super::connection::Conn;
+use super::memory::Memory;
 use super::side::Side;
 use crate::fabric::{CmEvent, CmEventKind, Endpoint, Fabric, IdKey};
-use crate::types::Transport;
+use crate::types::DeviceLimits;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::io;
@@ -36,6 +37,7 @@ pub(super) struct Bench<'a, F: Fabric> {
     // QPs go before lanes and memory, should a case panic.
     pub(super) conns: Vec<Conn<F>>,
     pub(super) sides: Vec<Side<F>>,
+    pub(super) memories: Vec<Memory>,
     pub(super) listeners: Vec<Option<F::Id>>,
     pub(super) events: VecDeque<CmEvent<F::Id>>,
     /// Names of device events that came during the case.
@@ -49,6 +51,7 @@ impl<'a, F: Fabric> Bench<'a, F> {
             fabric,
             at,
             sides: Vec::new(),
+            memories: Vec::new(),
             conns: Vec::new(),
             listeners: Vec::new(),
             events: VecDeque::new(),
@@ -77,13 +80,12 @@ impl<'a, F: Fabric> Bench<'a, F> {
         }
     }
 
-    /// The device by which the target is reached.
-    pub(super) fn probe(&mut self) -> Result<(String, Transport), Failure> {
+    /// Limits of the device by which the target is reached.
+    pub(super) fn probe(&mut self) -> Result<DeviceLimits, Failure> {
         let (_, to) = self.listen()?;
         let conn = self.resolve(&to)?;
         let device = self.device_of(conn)?;
-        let limits = F::limits(&device);
-        Ok((limits.name.clone(), limits.transport))
+        Ok(F::limits(&device).clone())
     }
 
     /// A wr_id that no other work request has.

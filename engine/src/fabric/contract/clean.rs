@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  disconnect ─► set_error ─► all work requests back ─► QP, both halves ─► late completions
-//!             ─► ids, listeners ─► no event names them ─► lane, registration, pool
+//!             ─► ids, listeners ─► no event names them ─► lane, registration, pool, memory
 //! ```
 
 use super::Failure;
@@ -47,6 +47,7 @@ impl<F: Fabric> Bench<'_, F> {
         note(self.silence());
         self.note_async_events();
         self.sides.clear();
+        self.memories.clear();
         worst
     }
 

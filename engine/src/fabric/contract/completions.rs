@@ -2,8 +2,8 @@
 
 use super::bench::{Bench, ConnId, PATIENCE, QUIET, SideId};
 use super::connection::PairSpec;
+use super::message::{Message, pattern};
 use super::side::Queue;
-use super::traffic::{Message, pattern};
 use super::{Case, Failure, Verdict};
 use crate::fabric::{Fabric, Lane, WcStatus};
 use crate::limits::{POLL_BATCH_MAX, POST_CHAIN_MAX};
@@ -66,7 +66,7 @@ fn one_completion<F: Fabric>(
 }
 
 /// Nothing more completes on a queue.
-fn quiet<F: Fabric>(bench: &mut Bench<'_, F>, conn: ConnId, queue: Queue) -> Verdict {
+pub(super) fn quiet<F: Fabric>(bench: &mut Bench<'_, F>, conn: ConnId, queue: Queue) -> Verdict {
     let until = Instant::now() + QUIET;
     while Instant::now() < until {
         bench.poll_all()?;

@@ -11,7 +11,7 @@ use super::side::{Posted, Queue, SideSpec};
 use crate::fabric::{
     CmEvent, CmEventKind, ConnParams, Endpoint, Fabric, IdKey, PrivateData, QpGrant, QpSpec,
 };
-use crate::types::Transport;
+use crate::types::{Access, Transport};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub(super) struct Conn<F: Fabric> {
     pub(super) grant: Option<QpGrant>,
     pub(super) sends: VecDeque<Posted>,
     pub(super) recvs: VecDeque<Posted>,
+    /// Its messages go to receives of the lane.
+    pub(super) shares: bool,
 }
 
 /// What a connection is made of; both ends are alike.
@@ -37,8 +39,14 @@ pub(super) struct PairSpec {
     pub(super) side: SideSpec,
     pub(super) depth: u32,
     pub(super) inline_bytes: u32,
-    /// Receives posted before the handshake, each of a whole slot.
+    /// Receives posted before the handshake, each of a whole slot. Not by an end that shares.
     pub(super) receives: u32,
+    /// What either end's QP lets the other do.
+    pub(super) access: Access,
+    /// READs and atomics that either end may have outstanding.
+    pub(super) fetches: u8,
+    /// Memory windows of either end's QP.
+    pub(super) windows: u16,
     pub(super) retry_count: u8,
     pub(super) rnr_retry_count: u8,
     pub(super) request: Vec<u8>,
@@ -54,6 +62,9 @@ impl Default for PairSpec {
             depth: 64,
             inline_bytes: 64,
             receives: 16,
+            access: Access::NONE,
+            fetches: 1,
+            windows: 0,
             retry_count: 7,
             rnr_retry_count: 7,
             request: Vec::new(),
@@ -67,8 +78,8 @@ impl PairSpec {
     fn params(&self, data: &[u8]) -> Result<ConnParams, Failure> {
         Ok(ConnParams {
             private_data: PrivateData::new(data).map_err(|e| Failure::new(e.to_string()))?,
-            responder_resources: 1,
-            initiator_depth: 1,
+            responder_resources: self.fetches,
+            initiator_depth: self.fetches,
             retry_count: self.retry_count,
             rnr_retry_count: self.rnr_retry_count,
         })
@@ -133,6 +144,7 @@ impl<F: Fabric> Bench<'_, F> {
             grant: None,
             sends: VecDeque::new(),
             recvs: VecDeque::new(),
+            shares: false,
         });
         ConnId(self.conns.len() - 1)
     }
@@ -193,13 +205,14 @@ impl<F: Fabric> Bench<'_, F> {
                 self.side(&device, &spec.side)?
             }
         };
+        let shares = self.sides[side.0].grant.shared_recv_depth > 0;
         let qp_spec = QpSpec {
-            shared_receives: false,
-            windows: 0,
+            shared_receives: shares,
+            windows: spec.windows,
             send_depth: spec.depth,
             recv_depth: spec.depth,
             inline_bytes: spec.inline_bytes,
-            access: crate::types::Access::NONE,
+            access: spec.access,
         };
         let end = &mut self.conns[conn.0];
         let Some(id) = &mut end.id else {
@@ -211,13 +224,14 @@ impl<F: Fabric> Bench<'_, F> {
         end.qp = Some((control, qp));
         end.side = Some(side);
         end.grant = Some(grant);
+        end.shares = shares;
         ensure!(
             grant.inline_bytes <= spec.inline_bytes,
             "{} inline bytes granted, {} asked for",
             grant.inline_bytes,
             spec.inline_bytes
         );
-        self.receive(conn, spec.receives)
+        self.receive(conn, if shares { 0 } else { spec.receives })
     }
 
     /// Sends the request.

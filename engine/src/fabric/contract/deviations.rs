@@ -34,6 +34,11 @@ pub const SIW: &[Deviation] = &[
         reason: "siw: destroying an id waits for the answer to its request, 10 s at most",
     },
     Deviation {
+        case: "registration_limits_reads",
+        reason: "siw: answers a READ from any memory whose key it is given \
+                 (siw_check_sgl_tx asks for no permission)",
+    },
+    Deviation {
         case: "send_after_error",
         reason: "siw: takes a send in the error state and never completes it",
     },

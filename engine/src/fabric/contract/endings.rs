@@ -2,8 +2,8 @@
 
 use super::bench::{Bench, QUIET};
 use super::connection::PairSpec;
+use super::message::{Message, pattern};
 use super::side::{Queue, SideSpec};
-use super::traffic::{Message, pattern};
 use super::{Case, Verdict};
 use crate::fabric::{CmEventKind, Fabric, WcStatus};
 use std::time::Instant;
@@ -117,7 +117,7 @@ fn under_load<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
         match done.status {
             WcStatus::Success => {
                 ensure!(flushed == 0, "a message came after a flushed receive");
-                super::traffic::check_message(&done, &pattern(heard, 9000))?;
+                super::message::check_message(&done, &pattern(heard, 9000))?;
                 heard += 1;
             }
             _ => flushed += 1,
@@ -134,7 +134,7 @@ fn again<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let side = SideSpec {
         slots: 16,
         slot_bytes: 4096,
-        events: false,
+        ..SideSpec::USUAL
     };
     let mut spec = PairSpec {
         side,

@@ -2,8 +2,8 @@
 
 use super::bench::{Bench, ConnId, PATIENCE, QUIET};
 use super::connection::{Pair, PairSpec};
+use super::message::{Message, pattern};
 use super::side::{Done, Queue};
-use super::traffic::{Message, pattern};
 use super::{Case, Failure, Need, Verdict};
 use crate::fabric::{CmEventKind, Fabric, WcStatus};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub(super) fn cases<F: Fabric>() -> [Case<F>; 7] {
             "the error state gives back every send that waits, signalled or not",
             flushes_sends,
         )
-        .needs(Need::Rnr),
+        .needs(&[Need::Rnr]),
         Case::new(
             "send_after_error",
             "a send after the error state is refused or flushed",
@@ -36,13 +36,13 @@ pub(super) fn cases<F: Fabric>() -> [Case<F>; 7] {
             "a message to a peer without receives waits (RNR) until one is posted",
             rnr_waits,
         )
-        .needs(Need::Rnr),
+        .needs(&[Need::Rnr]),
         Case::new(
             "rnr_retries_end",
             "with finite RNR retries a send to a peer without receives fails with RnrRetryExceeded",
             rnr_ends,
         )
-        .needs(Need::Rnr),
+        .needs(&[Need::Rnr]),
         Case::new(
             "error_of_one_end",
             "a peer in the error state makes a send fail with RetryExceeded; on iWARP the connection ends",

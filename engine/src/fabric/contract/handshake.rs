@@ -2,7 +2,7 @@
 
 use super::bench::Bench;
 use super::connection::PairSpec;
-use super::traffic::{Message, pattern};
+use super::message::{Message, pattern};
 use super::{Case, Failure, Need, Verdict};
 use crate::fabric::{CmEventKind, Endpoint, Fabric, PrivateData};
 use crate::limits::PRIVATE_DATA_MAX;
@@ -40,7 +40,7 @@ pub(super) fn cases<F: Fabric>() -> [Case<F>; 9] {
             "port 0 listens at a real port, and both ends know it",
             port_zero,
         )
-        .needs(Need::Ports),
+        .needs(&[Need::Ports]),
         Case::new(
             "first_receive",
             "a receive posted before the handshake takes the first message, even before Established",

@@ -2,8 +2,8 @@
 
 use super::bench::Bench;
 use super::connection::PairSpec;
+use super::message::{Message, pattern};
 use super::side::SideSpec;
-use super::traffic::{Message, pattern};
 use super::{Case, Failure, Verdict};
 use crate::fabric::{Fabric, Lane};
 use crate::limits::SLOT_BYTES_MIN;
@@ -84,7 +84,7 @@ fn long<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let side = SideSpec {
         slots: 4,
         slot_bytes: 1 << 20,
-        events: false,
+        ..SideSpec::USUAL
     };
     let pair = bench.pair(&PairSpec {
         side,
@@ -186,7 +186,8 @@ fn inline_unregistered<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     end.sends.push_back(super::side::Posted {
         wr_id,
         signalled: true,
-        buffer: None,
+        opcode: crate::fabric::WcOpcode::Send,
+        buffers: Vec::new(),
     });
     bench.received(pair.passive, &data)?;
     bench.sent(pair.active)?;

@@ -3,8 +3,8 @@
 use super::bench::Bench;
 use super::connection::{Pair, PairSpec};
 use super::errors::{flushed, greet, learns, unheard};
+use super::message::{Message, pattern};
 use super::side::{Done, Queue};
-use super::traffic::{Message, pattern};
 use super::{Case, Failure, Need, Verdict};
 use crate::fabric::{Fabric, WcStatus};
 use crate::types::Lkey;
@@ -22,7 +22,7 @@ pub(super) fn cases<F: Fabric>() -> [Case<F>; 4] {
             "the receiver of such a message sees LocalLength, the sender RemoteInvalidRequest",
             too_long_status,
         )
-        .needs(Need::Names),
+        .needs(&[Need::Names]),
         Case::new(
             "wrong_key",
             "a send from memory of no known key fails, and ends the QP",
@@ -33,7 +33,7 @@ pub(super) fn cases<F: Fabric>() -> [Case<F>; 4] {
             "such a send fails as LocalProtection",
             wrong_key_status,
         )
-        .needs(Need::Names),
+        .needs(&[Need::Names]),
     ]
 }
 

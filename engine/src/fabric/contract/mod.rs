@@ -2,8 +2,12 @@
 //!
 //! ```text
 //!  run ─► Bench: the fabric, its events ─┬─► Side: lane, pool, registration   (one a device and end)
-//!   │                                    └─► Conn: id, both halves of the QP, what is posted
-//!   └─► Case… ─► messages  completions  handshake  endings  errors  misuse  sleeping
+//!   │                                    ├─► Conn: id, both halves of the QP, what is posted
+//!   │                                    └─► Memory: for one-sided use, and what must be in it
+//!   │
+//!   └─► Case… ─► messages  completions  gather  immediate  shared     what SENDs and receives do
+//!                onesided  atomics  windows  denied  missing          what peers do to memory
+//!                handshake  endings  errors  misuse  sleeping         how connections come and go
 //! ```
 //! It drives [`Fabric`] and [`Lane`](super::Lane) directly, on one thread, and is both ends of every
 //! connection. No wait is without a bound, and an error says what was awaited. What a case made is
@@ -11,8 +15,9 @@
 //! the device then keeps a work request, or an event names an id that is gone.
 //!
 //! Some promises are checked in every case: completions come in the order of the posts, once each, on
-//! the QP that they belong to, with the opcode of what was posted; memory sent inline is overwritten
-//! right after the post.
+//! the QP that they belong to, with the opcode of what was posted; a message brings a note only where
+//! one was sent, and nothing is written behind it; memory sent inline is overwritten right after the
+//! post. What a device says it cannot do is skipped with the reason ([`Need`]).
 //!
 //! Imports memory, types, limits and the fabric traits. Imported by tests and by applications that
 //! check a device.
@@ -37,56 +42,39 @@ macro_rules! ensure {
     };
 }
 
+mod atomics;
 mod bench;
 mod clean;
 mod completions;
 mod connection;
+mod denied;
 mod deviations;
 mod endings;
 mod errors;
+mod gather;
 mod handshake;
+mod immediate;
+mod memory;
+mod message;
 mod messages;
+mod missing;
 mod misuse;
+mod needs;
+mod onesided;
 mod report;
+mod shared;
 mod side;
 mod sleeping;
 mod traffic;
+mod windows;
 
 pub use deviations::{Deviation, RXE, SIW};
+pub use needs::Need;
 pub use report::{CaseReport, Failure, Outcome, Report};
 
 use super::{Endpoint, Fabric};
-use crate::types::Transport;
 use bench::Bench;
 use std::time::Instant;
-
-/// What a case needs of the fabric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// Nothing beyond the traits.
-    Nothing,
-    /// A message without a receive waits for one (RNR), and a send is done only when the peer's
-    /// device has it; iWARP ends the connection instead.
-    Rnr,
-    /// Endpoints with ports.
-    Ports,
-    /// Failed completions whose status the transport's standard gives, as IB's does.
-    Names,
-}
-
-impl Need {
-    /// Why a transport does not have it.
-    fn missing(self, transport: Transport) -> Option<&'static str> {
-        match (self, transport) {
-            (Self::Rnr, Transport::Iwarp) => {
-                Some("iWARP ends a connection whose peer has no receive posted")
-            }
-            (Self::Ports, Transport::Shm) => Some("names of shared memory have no port"),
-            (Self::Names, Transport::Iwarp) => Some("iWARP names few errors at either end"),
-            (Self::Nothing | Self::Rnr | Self::Ports | Self::Names, _) => None,
-        }
-    }
-}
 
 type Verdict = Result<(), Failure>;
 type Check<F> = for<'a> fn(&mut Bench<'a, F>) -> Verdict;
@@ -98,7 +86,7 @@ pub struct Case<F: Fabric> {
     /// What a fabric promises.
     pub promise: &'static str,
     /// What the case needs.
-    pub needs: Need,
+    pub needs: &'static [Need],
     check: Check<F>,
 }
 
@@ -107,12 +95,12 @@ impl<F: Fabric> Case<F> {
         Self {
             name,
             promise,
-            needs: Need::Nothing,
+            needs: &[],
             check,
         }
     }
 
-    const fn needs(mut self, needs: Need) -> Self {
+    const fn needs(mut self, needs: &'static [Need]) -> Self {
         self.needs = needs;
         self
     }
@@ -145,6 +133,14 @@ pub fn cases<F: Fabric>() -> Vec<Case<F>> {
     all.extend(handshake::cases());
     all.extend(messages::cases());
     all.extend(completions::cases());
+    all.extend(gather::cases());
+    all.extend(immediate::cases());
+    all.extend(shared::cases());
+    all.extend(onesided::cases());
+    all.extend(atomics::cases());
+    all.extend(denied::cases());
+    all.extend(windows::cases());
+    all.extend(missing::cases());
     all.extend(sleeping::cases());
     all.extend(errors::cases());
     all.extend(misuse::cases());
@@ -169,10 +165,10 @@ pub fn run<F: Fabric>(
             deviation.case
         );
     }
-    let (device, transport) = Bench::new(fabric, target.at.clone()).finish(Bench::probe)?;
+    let limits = Bench::new(fabric, target.at.clone()).finish(Bench::probe)?;
     let mut report = Report {
-        device,
-        transport,
+        device: limits.name.clone(),
+        transport: limits.transport,
         cases: Vec::with_capacity(cases.len()),
     };
     for case in &cases {
@@ -182,7 +178,8 @@ pub fn run<F: Fabric>(
             .find(|d| d.case == case.name)
             .map(|d| d.reason);
         let began = Instant::now();
-        let outcome = match case.needs.missing(transport).or(known) {
+        let missing = case.needs.iter().find_map(|need| need.missing(&limits));
+        let outcome = match missing.or(known) {
             Some(reason) => Outcome::Skipped(reason.into()),
             None => Bench::new(fabric, target.at.clone())
                 .finish(case.check)

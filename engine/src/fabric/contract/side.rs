@@ -8,7 +8,7 @@
 use super::Failure;
 use super::bench::{Bench, ConnId, PATIENCE, SideId};
 use super::connection::Conn;
-use crate::fabric::{Fabric, Lane, LaneGrant, LaneSpec, WcOpcode, WcStatus, WorkCompletion};
+use crate::fabric::{Fabric, Lane, LaneGrant, LaneSpec, Note, WcOpcode, WcStatus, WorkCompletion};
 use crate::limits::POLL_BATCH_MAX;
 use crate::memory::{Buffer, HugepagePolicy, Pool, Region, Registrar, Registration};
 use crate::types::{Access, Lkey};
@@ -22,6 +22,8 @@ pub(super) struct SideSpec {
     pub(super) slots: u32,
     pub(super) slot_bytes: u32,
     pub(super) events: bool,
+    /// Work requests of the shared receive queue; 0 for none.
+    pub(super) shared: u32,
 }
 
 impl SideSpec {
@@ -29,6 +31,7 @@ impl SideSpec {
         slots: 128,
         slot_bytes: 16 * 1024,
         events: false,
+        shared: 0,
     };
 }
 
@@ -40,6 +43,8 @@ pub(super) struct Side<F: Fabric> {
     pub(super) pool: Pool,
     pub(super) lkey: Lkey,
     pub(super) grant: LaneGrant,
+    /// Receives on the shared queue.
+    pub(super) shared: VecDeque<Posted>,
     done: VecDeque<Done>,
 }
 
@@ -50,11 +55,13 @@ pub(super) enum Queue {
     Recv,
 }
 
-/// A work request that the device has. The memory is here meanwhile; inline sends have none.
+/// A work request that the device has. The slots are here meanwhile; inline sends have none.
 pub(super) struct Posted {
     pub(super) wr_id: u64,
     pub(super) signalled: bool,
-    pub(super) buffer: Option<Buffer>,
+    /// What it completes as. A receive may also complete as [`WcOpcode::RecvWriteImm`].
+    pub(super) opcode: WcOpcode,
+    pub(super) buffers: Vec<Buffer>,
 }
 
 /// A completion, with the memory that it gave back.
@@ -64,8 +71,13 @@ pub(super) struct Done {
     pub(super) queue: Queue,
     pub(super) wr_id: u64,
     pub(super) status: WcStatus,
+    /// `None` where it failed.
+    pub(super) opcode: Option<WcOpcode>,
     /// Bytes received; 0 for others.
     pub(super) len: u32,
+    /// What a receive brought beside its bytes.
+    pub(super) note: Note,
+    /// The first slot; a receive has no other.
     pub(super) buffer: Option<Buffer>,
 }
 
@@ -77,11 +89,17 @@ impl<F: Fabric> Bench<'_, F> {
         let pool = Pool::new(Arc::clone(&region), spec.slots, spec.slot_bytes)?;
         let registration = device.register(region, Access::LOCAL_WRITE)?;
         let lane = LaneSpec {
-            shared_recv_depth: 0,
+            shared_recv_depth: spec.shared,
             cq_depth: 1024.min(F::limits(device).cq_depth_max),
             events: spec.events,
         };
         let (cq, lane, grant) = self.fabric.create_lane(device, &lane)?;
+        ensure!(
+            grant.shared_recv_depth >= spec.shared,
+            "a shared receive queue of {} was granted where {} was asked for",
+            grant.shared_recv_depth,
+            spec.shared
+        );
         let lkey = registration.lkey();
         let done = VecDeque::new();
         self.sides.push(Side {
@@ -91,6 +109,7 @@ impl<F: Fabric> Bench<'_, F> {
             pool,
             lkey,
             grant,
+            shared: VecDeque::new(),
             done,
         });
         Ok(SideId(self.sides.len() - 1))
@@ -118,8 +137,9 @@ impl<F: Fabric> Bench<'_, F> {
                     wc.qp_num().0
                 ))
             })?;
-            let done = self.conns[at].settle(ConnId(at), wc)?;
-            self.sides[side.0].done.push_back(done);
+            let side = &mut self.sides[side.0];
+            let done = self.conns[at].settle(ConnId(at), wc, &mut side.shared)?;
+            side.done.push_back(done);
         }
         Ok(n)
     }
@@ -189,39 +209,24 @@ impl<F: Fabric> Bench<'_, F> {
 
 impl<F: Fabric> Conn<F> {
     /// Finds what a completion retires.
-    fn settle<W: WorkCompletion>(&mut self, conn: ConnId, wc: &W) -> Result<Done, Failure> {
+    fn settle<W: WorkCompletion>(
+        &mut self,
+        conn: ConnId,
+        wc: &W,
+        shared: &mut VecDeque<Posted>,
+    ) -> Result<Done, Failure> {
         let (wr_id, status) = (wc.wr_id(), wc.status());
         ensure!(
             wc.is_success() == (status == WcStatus::Success),
             "is_success and status {status} disagree"
         );
+        let recvs = if self.shares { shared } else { &mut self.recvs };
         let sent = self.sends.iter().position(|p| p.wr_id == wr_id);
-        let received = self.recvs.iter().position(|p| p.wr_id == wr_id);
+        let received = recvs.iter().position(|p| p.wr_id == wr_id);
         let opcode = wc.is_success().then(|| wc.opcode());
-        let queue = match (sent, received, opcode) {
-            (Some(_), _, Some(WcOpcode::Send)) | (Some(_), None, None) => Queue::Send,
-            (_, Some(_), Some(WcOpcode::Recv)) | (None, Some(_), None) => Queue::Recv,
-            (None, None, _) => {
-                return Err(Failure::new(format!(
-                    "a completion ({status}) has wr_id {wr_id:#x}, which is not outstanding"
-                )));
-            }
-            (_, _, opcode) => {
-                return Err(Failure::new(format!(
-                    "wr_id {wr_id:#x} completed as {opcode:?}"
-                )));
-            }
-        };
-        let place = if queue == Queue::Send { sent } else { received }.unwrap_or(0);
-        let posted = match queue {
-            Queue::Recv => {
-                ensure!(
-                    place == 0,
-                    "a receive completed before {place} that were posted earlier"
-                );
-                self.recvs.pop_front()
-            }
-            Queue::Send => {
+        let is_receive = opcode.map(|o| matches!(o, WcOpcode::Recv | WcOpcode::RecvWriteImm));
+        let (queue, posted) = match (sent, received, is_receive) {
+            (Some(place), _, Some(false)) | (Some(place), None, None) => {
                 // What stands before it has succeeded without a word.
                 let earlier = self.sends.iter().take(place);
                 ensure!(
@@ -229,28 +234,58 @@ impl<F: Fabric> Conn<F> {
                     "a send completed before a signalled one that was posted earlier"
                 );
                 self.sends.drain(..place);
-                self.sends.pop_front()
+                (Queue::Send, self.sends.pop_front())
+            }
+            (_, Some(place), Some(true)) | (None, Some(place), None) => {
+                // Two QPs may finish with what they took from a shared queue in any order.
+                ensure!(
+                    place == 0 || self.shares,
+                    "a receive completed before {place} that were posted earlier"
+                );
+                (Queue::Recv, recvs.remove(place))
+            }
+            (None, None, _) => {
+                return Err(Failure::new(format!(
+                    "a completion ({status}) has wr_id {wr_id:#x}, which is not outstanding"
+                )));
+            }
+            (_, _, opcode) => {
+                let queue = if opcode == Some(true) {
+                    "receive"
+                } else {
+                    "send"
+                };
+                return Err(Failure::new(format!(
+                    "wr_id {wr_id:#x} completed as a {queue}, which it is not"
+                )));
             }
         };
-        let Some(posted) = posted else {
+        let Some(mut posted) = posted else {
             return Err(Failure::new("nothing was outstanding"));
         };
+        ensure!(
+            queue == Queue::Recv || opcode.is_none_or(|o| o == posted.opcode),
+            "a work request that completes as {:?} completed as {opcode:?}",
+            posted.opcode
+        );
         ensure!(
             posted.signalled || status != WcStatus::Success,
             "a send that was not signalled completed"
         );
-        let len = if queue == Queue::Recv && wc.is_success() {
-            wc.byte_len()
+        let (len, note) = if queue == Queue::Recv && wc.is_success() {
+            (wc.byte_len(), wc.note())
         } else {
-            0
+            (0, Note::None)
         };
         Ok(Done {
             conn,
             queue,
             wr_id,
             status,
+            opcode,
             len,
-            buffer: posted.buffer,
+            note,
+            buffer: (!posted.buffers.is_empty()).then(|| posted.buffers.swap_remove(0)),
         })
     }
 }

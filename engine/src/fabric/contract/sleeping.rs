@@ -2,8 +2,8 @@
 
 use super::bench::{Bench, ConnId, PATIENCE, QUIET, readable};
 use super::connection::{Pair, PairSpec};
+use super::message::{Message, pattern};
 use super::side::{Queue, SideSpec};
-use super::traffic::{Message, pattern};
 use super::{Case, Failure, Verdict};
 use crate::fabric::{Fabric, Lane};
 use std::time::Duration;

@@ -1,57 +1,17 @@
 //! Sending and receiving, with contents that are checked.
 
 use super::Failure;
-use super::bench::{Bench, ConnId, PATIENCE};
+use super::bench::{Bench, ConnId, PATIENCE, SideId};
+use super::message::{
+    BLANK, Message, check_message, check_noted, check_notified, completes_as, pattern,
+};
 use super::side::{Done, Posted, Queue};
-use crate::fabric::{Fabric, Lane, PostFailure, RecvWr, SendOp, SendWr, WcStatus};
+use crate::fabric::{
+    Fabric, Lane, MoreSges, Note, PostFailure, RecvWr, SendWr, Sge, WcOpcode, WcStatus,
+};
+use crate::memory::Buffer;
 use crate::types::Lkey;
 use std::time::Instant;
-
-/// A message to send.
-#[derive(Clone, Debug)]
-pub(super) struct Message {
-    pub(super) data: Vec<u8>,
-    pub(super) signalled: bool,
-    pub(super) inline: bool,
-    /// `None` takes a new one.
-    pub(super) wr_id: Option<u64>,
-}
-
-impl Message {
-    /// A signalled message from registered memory.
-    pub(super) fn new(data: Vec<u8>) -> Self {
-        Self {
-            data,
-            signalled: true,
-            inline: false,
-            wr_id: None,
-        }
-    }
-
-    pub(super) fn unsignalled(mut self) -> Self {
-        self.signalled = false;
-        self
-    }
-
-    pub(super) fn inline(mut self) -> Self {
-        self.inline = true;
-        self
-    }
-}
-
-/// Bytes that no other seed gives (xorshift).
-pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut x = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        bytes.extend_from_slice(&x.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
 
 impl<F: Fabric> Bench<'_, F> {
     /// The inline limit of an end.
@@ -83,14 +43,74 @@ impl<F: Fabric> Bench<'_, F> {
     ) -> Result<Result<(), PostFailure>, Failure> {
         let side = self.side_of(conn)?;
         let mut wrs = Vec::with_capacity(chain.len());
+        let mut more = Vec::with_capacity(chain.len());
         let mut posted = Vec::with_capacity(chain.len());
         for message in chain {
             let wr_id = message.wr_id.unwrap_or_else(|| self.wr_id());
-            let side = &self.sides[side];
-            let mut buffer = side.pool.alloc()?;
-            buffer.copy_from(&message.data)?;
+            let (pieces, buffers) = self.pieces(side, message, lkey)?;
+            let (first, behind) = pieces
+                .split_first()
+                .map_or((Sge::default(), &[][..]), |(first, behind)| {
+                    (*first, behind)
+                });
+            let mut rest = MoreSges::default();
+            ensure!(
+                behind.len() <= rest.len(),
+                "a work request has {} pieces at most",
+                rest.len() + 1
+            );
+            rest[..behind.len()].copy_from_slice(behind);
+            more.push(rest);
             wrs.push(SendWr {
                 wr_id,
+                addr: first.addr,
+                len: first.len,
+                lkey: first.lkey,
+                op: message.op,
+                signalled: message.signalled,
+                inline: message.inline,
+                more: u8::try_from(behind.len()).unwrap_or(u8::MAX),
+            });
+            posted.push(Posted {
+                wr_id,
+                signalled: message.signalled,
+                opcode: completes_as(message.op),
+                buffers,
+            });
+        }
+        let end = &mut self.conns[conn.0];
+        let Some((_, qp)) = &mut end.qp else {
+            return Err(Failure::new("the end has no QP"));
+        };
+        let none = wrs.iter().all(|wr| wr.more == 0);
+        let more = if none { &[][..] } else { &more };
+        let result = self.sides[side.0].lane.post_send(qp, &wrs, more);
+        for (entry, message) in posted.iter_mut().zip(chain) {
+            if message.inline {
+                for mut buffer in entry.buffers.drain(..) {
+                    buffer.fill(0xee);
+                }
+            }
+        }
+        posted.truncate(result.map_or_else(|refused| refused.posted, |()| chain.len()));
+        end.sends.extend(posted);
+        Ok(result)
+    }
+
+    /// Where a message's payload is, or where what it fetches goes, and the slots that it has.
+    fn pieces(
+        &self,
+        side: SideId,
+        message: &Message,
+        lkey: Option<Lkey>,
+    ) -> Result<(Vec<Sge>, Vec<Buffer>), Failure> {
+        let side = &self.sides[side.0];
+        let mut sges = Vec::new();
+        let mut buffers = Vec::new();
+        for data in &message.pieces {
+            let mut buffer = side.pool.alloc()?;
+            buffer.copy_from(data)?;
+            sges.push(Sge {
                 addr: buffer.addr(),
                 len: buffer.len_bytes(),
                 lkey: if message.inline {
@@ -98,30 +118,17 @@ impl<F: Fabric> Bench<'_, F> {
                 } else {
                     lkey.unwrap_or(side.lkey)
                 },
-                op: SendOp::Send,
-                signalled: message.signalled,
-                inline: message.inline,
-                more: 0,
             });
-            posted.push(Posted {
-                wr_id,
-                signalled: message.signalled,
-                buffer: Some(buffer),
+            buffers.push(buffer);
+        }
+        for &place in &message.into {
+            let sge = self.sge(place)?;
+            sges.push(Sge {
+                lkey: lkey.unwrap_or(sge.lkey),
+                ..sge
             });
         }
-        let end = &mut self.conns[conn.0];
-        let Some((_, qp)) = &mut end.qp else {
-            return Err(Failure::new("the end has no QP"));
-        };
-        let result = self.sides[side].lane.post_send(qp, &wrs, &[]);
-        for (entry, message) in posted.iter_mut().zip(chain) {
-            if let Some(mut buffer) = entry.buffer.take_if(|_| message.inline) {
-                buffer.fill(0xee);
-            }
-        }
-        posted.truncate(result.map_or_else(|refused| refused.posted, |()| chain.len()));
-        end.sends.extend(posted);
-        Ok(result)
+        Ok((sges, buffers))
     }
 
     /// Posts `count` receives of a whole slot each.
@@ -155,27 +162,9 @@ impl<F: Fabric> Bench<'_, F> {
         wr_ids: &[u64],
         len: Option<u32>,
     ) -> Result<Result<(), PostFailure>, Failure> {
-        let side = self.side_of(conn)?;
-        let side = &mut self.sides[side];
-        let mut wrs = Vec::with_capacity(wr_ids.len());
-        let mut posted = Vec::with_capacity(wr_ids.len());
-        for &wr_id in wr_ids {
-            let mut buffer = side.pool.alloc()?;
-            buffer.set_len(buffer.capacity())?;
-            buffer.fill(0x5a);
-            let len = len.unwrap_or(buffer.capacity());
-            wrs.push(RecvWr {
-                wr_id,
-                addr: buffer.addr(),
-                len,
-                lkey: side.lkey,
-            });
-            posted.push(Posted {
-                wr_id,
-                signalled: true,
-                buffer: Some(buffer),
-            });
-        }
+        let at = self.side_of(conn)?;
+        let (wrs, mut posted) = self.blank_slots(at, wr_ids, len)?;
+        let side = &mut self.sides[at.0];
         let end = &mut self.conns[conn.0];
         let Some((_, qp)) = &mut end.qp else {
             return Err(Failure::new("the end has no QP"));
@@ -186,8 +175,66 @@ impl<F: Fabric> Bench<'_, F> {
         Ok(result)
     }
 
-    fn side_of(&self, conn: ConnId) -> Result<usize, Failure> {
-        let side = self.conns[conn.0].side.map(|s| s.0);
+    /// Posts receives of a whole slot each to the shared queue of a lane; all must be taken.
+    pub(super) fn share(&mut self, side: SideId, count: u32) -> Result<(), Failure> {
+        for _ in 0..count {
+            let wr_id = self.wr_id();
+            self.try_share(side, &[wr_id])?.map_err(|refused| {
+                Failure::new(format!(
+                    "a shared receive was refused with errno {}",
+                    refused.errno
+                ))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Posts a chain of receives to the shared queue of a lane.
+    pub(super) fn try_share(
+        &mut self,
+        at: SideId,
+        wr_ids: &[u64],
+    ) -> Result<Result<(), PostFailure>, Failure> {
+        let (wrs, mut posted) = self.blank_slots(at, wr_ids, None)?;
+        let side = &mut self.sides[at.0];
+        let result = side.lane.post_shared_recv(&wrs);
+        posted.truncate(result.map_or_else(|refused| refused.posted, |()| wr_ids.len()));
+        side.shared.extend(posted);
+        Ok(result)
+    }
+
+    /// Receives of `len` bytes or a whole slot, in slots that are full of sentinels.
+    fn blank_slots(
+        &self,
+        side: SideId,
+        wr_ids: &[u64],
+        len: Option<u32>,
+    ) -> Result<(Vec<RecvWr>, Vec<Posted>), Failure> {
+        let side = &self.sides[side.0];
+        let mut wrs = Vec::with_capacity(wr_ids.len());
+        let mut posted = Vec::with_capacity(wr_ids.len());
+        for &wr_id in wr_ids {
+            let mut buffer = side.pool.alloc()?;
+            buffer.set_len(buffer.capacity())?;
+            buffer.fill(BLANK);
+            wrs.push(RecvWr {
+                wr_id,
+                addr: buffer.addr(),
+                len: len.unwrap_or(buffer.capacity()),
+                lkey: side.lkey,
+            });
+            posted.push(Posted {
+                wr_id,
+                signalled: true,
+                opcode: WcOpcode::Recv,
+                buffers: vec![buffer],
+            });
+        }
+        Ok((wrs, posted))
+    }
+
+    pub(super) fn side_of(&self, conn: ConnId) -> Result<SideId, Failure> {
+        let side = self.conns[conn.0].side;
         side.ok_or_else(|| Failure::new("the end has no lane"))
     }
 
@@ -207,6 +254,23 @@ impl<F: Fabric> Bench<'_, F> {
         let done = self.done(conn, Queue::Recv, "a message")?;
         check_message(&done, want)?;
         Ok(done)
+    }
+
+    /// Awaits the next message at an end; it must be `want` and bring `note`.
+    pub(super) fn received_with(
+        &mut self,
+        conn: ConnId,
+        want: &[u8],
+        note: Note,
+    ) -> Result<(), Failure> {
+        let done = self.done(conn, Queue::Recv, "a message with a note")?;
+        check_noted(&done, want, note)
+    }
+
+    /// Awaits that a WRITE with immediate of `len` bytes consumes a receive, and leaves it as it was.
+    pub(super) fn notified(&mut self, conn: ConnId, len: usize, imm: u32) -> Result<(), Failure> {
+        let done = self.done(conn, Queue::Recv, "a WRITE with immediate")?;
+        check_notified(&done, len, imm)
     }
 
     /// Sends `count` messages from one end to the other, and as many back if `both`, through
@@ -237,10 +301,9 @@ impl<F: Fabric> Bench<'_, F> {
                     self.send(
                         ends[me],
                         &[Message {
-                            data,
                             signalled,
                             inline,
-                            wr_id: None,
+                            ..Message::new(data)
                         }],
                     )?;
                     sent[me] += 1;
@@ -276,28 +339,4 @@ impl<F: Fabric> Bench<'_, F> {
         }
         Ok(())
     }
-}
-
-/// A receive that completed well must hold exactly `want`.
-pub(super) fn check_message(done: &Done, want: &[u8]) -> Result<(), Failure> {
-    ensure!(
-        done.status == WcStatus::Success,
-        "a receive completed with: {}",
-        done.status
-    );
-    ensure!(
-        done.len as usize == want.len(),
-        "a message of {} B arrived with byte_len {}",
-        want.len(),
-        done.len
-    );
-    let got = done.buffer.as_deref().unwrap_or(&[]);
-    let wrong = want.iter().zip(got).position(|(a, b)| a != b);
-    ensure!(
-        wrong.is_none() && got.len() >= want.len(),
-        "a message of {} B differs from byte {}",
-        want.len(),
-        wrong.unwrap_or(got.len())
-    );
-    Ok(())
 }

@@ -251,6 +251,21 @@ fn native(sge: Sge) -> ibv_sge {
     }
 }
 
+/// Writes the pieces behind the first, which is there if it has bytes; gives their number. Those without
+/// bytes are left out: SoftiWARP's kernel follows a null pointer at one, and never returns.
+#[inline]
+fn gather(places: &mut [ibv_sge; SGE_MAX], has_first: bool, pieces: &[Sge]) -> i32 {
+    let mut count = 0;
+    let mut places = places[usize::from(has_first)..].iter_mut();
+    for sge in pieces.iter().filter(|sge| sge.len != 0) {
+        if let Some(place) = places.next() {
+            *place = native(*sge);
+            count += 1;
+        }
+    }
+    count
+}
+
 /// Writes the opcode of `op` and what belongs to it.
 #[inline]
 fn set_op(to: &mut ibv_send_wr, op: SendOp) {
@@ -350,11 +365,11 @@ impl fabric::Lane for Lane {
             to.wr_id = wr.wr_id;
             to.num_sge = i32::from(wr.len != 0);
             if wr.more > 0 {
-                let pieces = &more[i][..usize::from(wr.more)];
-                for (place, sge) in t.send_sge[i][1..].iter_mut().zip(pieces) {
-                    *place = native(*sge);
-                }
-                to.num_sge = 1 + i32::from(wr.more);
+                to.num_sge += gather(
+                    &mut t.send_sge[i],
+                    wr.len != 0,
+                    &more[i][..usize::from(wr.more)],
+                );
             }
             set_op(to, wr.op);
             to.send_flags = if wr.signalled {
@@ -521,6 +536,24 @@ mod tests {
             assert_eq!(t.send[i].next.is_null(), last);
             assert_eq!(t.recv[i].next.is_null(), last);
         }
+    }
+
+    #[test]
+    fn pieces_without_bytes_are_left_out() {
+        let piece = |addr, len| Sge {
+            addr,
+            len,
+            lkey: crate::types::Lkey(7),
+        };
+        let pieces = [piece(1, 0), piece(2, 20), piece(3, 30)];
+        let mut t = Templates::new();
+        let addresses = |places: &[ibv_sge; SGE_MAX]| places.map(|sge| sge.addr);
+        t.send_sge[0][0].addr = 9;
+        assert_eq!(gather(&mut t.send_sge[0], true, &pieces), 2);
+        assert_eq!(addresses(&t.send_sge[0]), [9, 2, 3, 0]);
+        assert_eq!(gather(&mut t.send_sge[1], false, &pieces), 2);
+        assert_eq!(addresses(&t.send_sge[1]), [2, 3, 0, 0]);
+        assert_eq!(gather(&mut t.send_sge[2], false, &pieces[..1]), 0);
     }
 
     #[test]
