@@ -9,6 +9,7 @@ use super::side::{Done, Posted, Queue};
 use crate::fabric::{
     Fabric, Lane, MoreSges, Note, PostFailure, RecvWr, SendWr, Sge, WcOpcode, WcStatus,
 };
+use crate::limits::POST_CHAIN_MAX;
 use crate::memory::Buffer;
 use crate::types::Lkey;
 use std::time::Instant;
@@ -177,9 +178,9 @@ impl<F: Fabric> Bench<'_, F> {
 
     /// Posts receives of a whole slot each to the shared queue of a lane; all must be taken.
     pub(super) fn share(&mut self, side: SideId, count: u32) -> Result<(), Failure> {
-        for _ in 0..count {
-            let wr_id = self.wr_id();
-            self.try_share(side, &[wr_id])?.map_err(|refused| {
+        let wr_ids: Vec<_> = (0..count).map(|_| self.wr_id()).collect();
+        for chain in wr_ids.chunks(POST_CHAIN_MAX) {
+            self.try_share(side, chain)?.map_err(|refused| {
                 Failure::new(format!(
                     "a shared receive was refused with errno {}",
                     refused.errno

@@ -11,7 +11,7 @@ use super::{Case, Failure, Need, Verdict};
 use crate::fabric::{Fabric, Lane, Note, SendOp, SendWr, WcOpcode};
 use crate::types::{Access, RemoteSpan, Rkey};
 
-pub(super) fn cases<F: Fabric>() -> [Case<F>; 5] {
+pub(super) fn cases<F: Fabric>() -> [Case<F>; 6] {
     [
         Case::new(
             "window_opens",
@@ -21,8 +21,14 @@ pub(super) fn cases<F: Fabric>() -> [Case<F>; 5] {
         .needs(&[Need::Windows]),
         Case::new(
             "window_has_edges",
-            "outside a window, or against its access, the memory is closed although it is registered",
+            "outside a window the memory is closed, although it is registered",
             edges,
+        )
+        .needs(&[Need::Windows]),
+        Case::new(
+            "window_limits_access",
+            "a window takes only what it was bound for",
+            access,
         )
         .needs(&[Need::Windows]),
         Case::new(
@@ -216,6 +222,10 @@ fn edges<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
             .refused(bench, windowed.both(), message)
             .map_err(|f| f.during(&format!("a WRITE from byte {offset} on")))?;
     }
+    Ok(())
+}
+
+fn access<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let mut windowed = Windowed::new(bench)?;
     windowed.open(bench, Access::REMOTE_READ)?;
     let message = windowed.write(bench, AT)?;
