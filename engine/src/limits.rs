@@ -17,6 +17,9 @@ pub const MAILBOX_BATCH_MAX: usize = 8;
 pub const MAILBOX_DEPTH: usize = 256;
 /// Receives reposted together: fewer wait until the batch is full or the turn was idle.
 pub const RECV_REPOST_BATCH: u32 = 16;
+/// A shared receive queue is refilled when so many of its receives are used up, or a quarter of them if
+/// that is less: one chain.
+pub const SHARED_RECV_REFILL: u32 = 32;
 /// Every so many idle turns in a row fewer than a batch are reposted too.
 pub const IDLE_TURNS_BEFORE_TOP_UP: u32 = 256;
 /// On a loose device ([`crate::fabric::QpGrant`]) operations of so many bytes are all signalled: a page,
@@ -39,6 +42,15 @@ pub const POST_CHAIN_MAX: usize = 32;
 pub const SEND_DEPTH_DEFAULT: u32 = 128;
 /// Receive queue depth where the core map names none and the device allows it.
 pub const RECV_DEPTH_DEFAULT: u32 = 128;
+/// Depth of a shared receive queue where the core map names none and the device allows it.
+pub const SHARED_RECV_DEPTH_DEFAULT: u32 = 512;
+/// Depth of a shared receive queue that no core map may exceed.
+pub const SHARED_RECV_DEPTH_MAX: u32 = 65_536;
+/// Least share of a shared receive queue that a connection has: framed mode works with no less.
+pub const SHARED_RECV_SHARE_MIN: u32 = 4;
+/// Messages that a connection with shared receives may get before this side knows that it is up; its
+/// share of the queue, if that is more.
+pub const SHARED_EARLY_MAX: u32 = 64;
 /// Depth of a send or receive queue that no core map may exceed.
 pub const QUEUE_DEPTH_MAX: u32 = 16_384;
 /// Connections a worker serves on one device where the core map names no number.
@@ -77,6 +89,12 @@ pub const MIN_RNR_TIMER: u8 = 12;
 
 const _: () = assert!(POST_CHAIN_MAX <= SEND_DEPTH_DEFAULT as usize);
 const _: () = assert!(RECV_REPOST_BATCH <= RECV_DEPTH_DEFAULT);
+const _: () = assert!(SHARED_RECV_REFILL as usize <= POST_CHAIN_MAX);
+const _: () = assert!(
+    CONNECTIONS_DEFAULT * SHARED_RECV_SHARE_MIN <= SHARED_RECV_DEPTH_DEFAULT
+        && SHARED_RECV_DEPTH_DEFAULT < POOL_SLOTS_DEFAULT
+        && SHARED_RECV_DEPTH_DEFAULT <= SHARED_RECV_DEPTH_MAX
+);
 const _: () =
     assert!(SEND_DEPTH_DEFAULT <= QUEUE_DEPTH_MAX && RECV_DEPTH_DEFAULT <= QUEUE_DEPTH_MAX);
 const _: () = assert!(

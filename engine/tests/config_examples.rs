@@ -19,6 +19,10 @@ fn hosts() -> BTreeMap<&'static str, Host> {
         ("two-core-client.toml", host(2, vec![rxe()], 0)),
         ("event-mode.toml", host(2, vec![siw()], 0)),
         (
+            "many-connections.toml",
+            host(2, vec![mellanox("mlx5_0")], 0),
+        ),
+        (
             "storage-8-core.toml",
             host(8, vec![mellanox("mlx5_0"), mellanox("mlx5_1")], 512 * MIB),
         ),
@@ -88,6 +92,15 @@ fn event_mode_sleeps_on_shared_cores() {
             .all(|worker| worker.idle == IdlePolicy::Event)
     );
     assert_eq!(plan.workers[0].lanes[0].cq_depth, 32_768);
+}
+
+#[test]
+fn many_connections_share_what_they_could_not_have_each() {
+    let plan = load("many-connections.toml");
+    let lane = &plan.workers[0].lanes[0];
+    assert_eq!(lane.connections_max, 2000);
+    assert_eq!((lane.shared_recv_depth, lane.recv_depth), (8192, 4));
+    assert!(lane.shared_recv_depth < plan.pool.slots);
 }
 
 /// The example that writes every key writes the defaults: it documents them.

@@ -45,7 +45,9 @@ fn an_unknown_key_names_the_nearest_one() {
     one_fault(
         "[queues]\nsend_dept = 64\n",
         "map.toml:6: [queues] send_dept = 64: unknown key; nearest is `send_depth`",
-        &["[queues] has send_depth, recv_depth, cq_depth, inline_bytes, connections_max"],
+        &[
+            "[queues] has send_depth, recv_depth, receives, shared_recv_depth, cq_depth, inline_bytes, connections_max",
+        ],
     );
     one_fault(
         "[que]\nsend_depth = 1\n",

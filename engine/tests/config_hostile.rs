@@ -9,8 +9,8 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::FileFailurePersistence;
 use spinwire::config::{CONFIG_BYTES_MAX, Config, Host, Plan, Side};
 use spinwire::limits::{
-    CONNECTIONS_MAX, INLINE_MAX_BYTES, LANES_MAX, QUEUE_DEPTH_MAX, SLOT_BYTES_MAX, SLOT_BYTES_MIN,
-    WORKERS_MAX,
+    CONNECTIONS_MAX, INLINE_MAX_BYTES, LANES_MAX, QUEUE_DEPTH_MAX, SHARED_RECV_SHARE_MIN,
+    SLOT_BYTES_MAX, SLOT_BYTES_MIN, WORKERS_MAX,
 };
 use spinwire::memory::HugepagePolicy;
 use spinwire::types::DeviceLimits;
@@ -50,12 +50,24 @@ fn keeps_its_promises(plan: &Plan, host: &Host) -> Result<(), TestCaseError> {
             prop_assert!(device.active);
             let depth_max = QUEUE_DEPTH_MAX.min(device.qp_depth_max);
             prop_assert!((1..=depth_max).contains(&lane.send_depth));
-            prop_assert!((1..=depth_max).contains(&lane.recv_depth));
+            let shared = lane.shared_recv_depth;
+            if shared == 0 {
+                prop_assert!((1..=depth_max).contains(&lane.recv_depth));
+            } else {
+                prop_assert!(shared <= device.shared_recv_depth_max);
+                prop_assert!(lane.recv_depth >= SHARED_RECV_SHARE_MIN);
+                prop_assert!(
+                    u64::from(lane.recv_depth) * u64::from(lane.connections_max) <= shared.into()
+                );
+                prop_assert!(shared * u32::try_from(worker.lanes.len()).unwrap() < pool.slots);
+            }
             prop_assert!(lane.recv_depth < pool.slots);
             prop_assert!(lane.connections_max >= 1);
             prop_assert!(lane.cq_depth <= device.cq_depth_max);
+            let own = if shared == 0 { lane.recv_depth } else { 0 };
             let sum = u64::from(lane.connections_max)
-                * (u64::from(lane.send_depth) + u64::from(lane.recv_depth));
+                * (u64::from(lane.send_depth) + u64::from(own))
+                + u64::from(shared);
             prop_assert!(sum <= u64::from(lane.cq_depth));
             prop_assert!(lane.inline_bytes <= INLINE_MAX_BYTES);
             prop_assert!(pool.bytes() <= device.mr_bytes_max);
@@ -147,6 +159,7 @@ fn a_map() -> impl Strategy<Value = String> {
     let keys = [
         "send_depth",
         "recv_depth",
+        "shared_recv_depth",
         "cq_depth",
         "inline_bytes",
         "connections_max",
@@ -165,16 +178,23 @@ fn a_map() -> impl Strategy<Value = String> {
         r#"devices = \["siw0", "rxe0"\]\n"#
     ];
     let workers = proptest::collection::btree_map(0u32..11, devices, 0..5);
-    (queues, pool, workers).prop_map(|(queues, (slots, slot_bytes, pages), workers)| {
-        let mut text = format!(
-            "[queues]\n{}[pool]\n{slots}{slot_bytes}{pages}",
-            queues.concat()
-        );
-        for (core, devices) in workers {
-            text.push_str(&format!("[[worker]]\ncore = {core}\n{devices}"));
-        }
-        text
-    })
+    let receives = prop_oneof![
+        2 => "",
+        1 => r#"receives = "(own|shared)"\n"#,
+        2 => r#"receives = "shared"\n"#,
+    ];
+    (queues, receives, pool, workers).prop_map(
+        |(queues, receives, (slots, slot_bytes, pages), workers)| {
+            let mut text = format!(
+                "[queues]\n{receives}{}[pool]\n{slots}{slot_bytes}{pages}",
+                queues.concat()
+            );
+            for (core, devices) in workers {
+                text.push_str(&format!("[[worker]]\ncore = {core}\n{devices}"));
+            }
+            text
+        },
+    )
 }
 
 fn line(key: &str, value: Option<String>) -> String {
@@ -183,7 +203,8 @@ fn line(key: &str, value: Option<String>) -> String {
         .unwrap_or_default()
 }
 
-const EXAMPLES: [&str; 4] = [
+const EXAMPLES: [&str; 5] = [
+    include_str!("../../config/many-connections.toml"),
     include_str!("../../config/two-core.toml"),
     include_str!("../../config/two-core-client.toml"),
     include_str!("../../config/event-mode.toml"),

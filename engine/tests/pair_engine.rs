@@ -23,6 +23,7 @@ fn plan(idle: IdlePolicy) -> Plan {
         cq_depth: 4 * 32,
         send_depth: 16,
         recv_depth: 16,
+        shared_recv_depth: 0,
         inline_bytes: 64,
         connections_max: 4,
     };

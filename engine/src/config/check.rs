@@ -11,9 +11,11 @@
 //!
 //! Imports limits, types, the memory policy, parse, host, error. Imported by parse.
 
+mod shared;
+
 use super::error::{At, ConfigErrors, Faults};
 use super::host::{Host, ranges};
-use super::parse::{Config, Field, WorkerText};
+use super::parse::{Config, Field, Receives, WorkerText};
 use super::plan::{ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, WorkerPlan};
 use super::{
     CONNECT_TIMEOUT_MS_DEFAULT, DRAIN_DEADLINE_MS_DEFAULT, RESOLVE_TIMEOUT_MS_DEFAULT,
@@ -261,6 +263,7 @@ impl<'c> Check<'c> {
         if let (Some(slots), Field::Given { value: recv, at }) =
             (slots, &self.config.queues.recv_depth)
             && *recv >= slots
+            && self.config.queues.receives.get() != Some(Receives::Shared)
         {
             self.faults.push(at, "[queues] recv_depth", || {
                 format!(
@@ -341,6 +344,7 @@ impl<'c> Check<'c> {
         devices: &[&DeviceLimits],
         used: &[(&DeviceLimits, u32)],
     ) -> WorkerPlan {
+        let receives = self.receives();
         let lanes = u32::try_from(devices.len()).unwrap_or(u32::MAX);
         let lanes = devices
             .iter()
@@ -349,7 +353,11 @@ impl<'c> Check<'c> {
                     .iter()
                     .find(|(known, _)| known.name == device.name)
                     .map_or(1, |(_, workers)| *workers);
-                self.lane(device, Share { lanes, workers })
+                let share = Share { lanes, workers };
+                match receives? {
+                    Receives::Own => self.lane(device, share),
+                    Receives::Shared => self.shared_lane(device, share),
+                }
             })
             .collect();
         WorkerPlan {
@@ -449,9 +457,15 @@ impl<'c> Check<'c> {
             cq_depth,
             send_depth: send,
             recv_depth: recv,
-            inline_bytes: queues.inline_bytes.get().unwrap_or(INLINE_DEFAULT_BYTES),
+            shared_recv_depth: 0,
+            inline_bytes: self.inline_bytes(),
             connections_max: connections,
         })
+    }
+
+    fn inline_bytes(&self) -> u32 {
+        let given = self.config.queues.inline_bytes.get();
+        given.unwrap_or(INLINE_DEFAULT_BYTES)
     }
 
     /// Entries that the CQ has, or may have by default.

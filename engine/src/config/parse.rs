@@ -14,7 +14,7 @@ use super::plan::Plan;
 use super::{RETRY_COUNT_MAX, Side, TIMEOUT_MS_MAX, check, read};
 use crate::limits::{
     CONNECTIONS_MAX, CORE_ID_MAX, INLINE_MAX_BYTES, POOL_SLOTS_MAX, QUEUE_DEPTH_MAX,
-    SLOT_BYTES_MAX, SLOT_BYTES_MIN, WORKERS_MAX,
+    SHARED_RECV_DEPTH_MAX, SHARED_RECV_SHARE_MIN, SLOT_BYTES_MAX, SLOT_BYTES_MIN, WORKERS_MAX,
 };
 use crate::memory::HugepagePolicy;
 use crate::types::{CoreId, IdlePolicy};
@@ -33,6 +33,8 @@ const SECTIONS: [(&str, &[&str]); 5] = [
         &[
             "send_depth",
             "recv_depth",
+            "receives",
+            "shared_recv_depth",
             "cq_depth",
             "inline_bytes",
             "connections_max",
@@ -228,10 +230,30 @@ pub(super) struct PoolText {
     pub(super) hugepages: Field<HugepagePolicy>,
 }
 
+/// Whose the receives of a connection are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receives {
+    /// Its own.
+    Own,
+    /// Those of all connections of its lane.
+    Shared,
+}
+
+impl std::fmt::Display for Receives {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Own => "own",
+            Self::Shared => "shared",
+        })
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct QueuesText {
     pub(super) send_depth: Field<u32>,
     pub(super) recv_depth: Field<u32>,
+    pub(super) receives: Field<Receives>,
+    pub(super) shared_recv_depth: Field<u32>,
     pub(super) cq_depth: Field<u32>,
     pub(super) inline_bytes: Field<u32>,
     pub(super) connections_max: Field<u32>,
@@ -415,6 +437,12 @@ impl<'t> Reader<'t> {
         QueuesText {
             send_depth: self.whole(section, "send_depth", 1..=QUEUE_DEPTH_MAX),
             recv_depth: self.whole(section, "recv_depth", 1..=QUEUE_DEPTH_MAX),
+            receives: self.word(section, "receives", [Receives::Own, Receives::Shared]),
+            shared_recv_depth: self.whole(
+                section,
+                "shared_recv_depth",
+                SHARED_RECV_SHARE_MIN..=SHARED_RECV_DEPTH_MAX,
+            ),
             // One send and one receive at least; the most is the device's.
             cq_depth: self.whole(section, "cq_depth", 2..=u32::MAX),
             inline_bytes: self.whole(section, "inline_bytes", 0..=INLINE_MAX_BYTES),

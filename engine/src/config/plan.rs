@@ -47,12 +47,15 @@ pub struct WorkerPlan {
 pub struct LanePlan {
     /// The device's name, such as `rxe0`.
     pub device: String,
-    /// Entries of the CQ; at least `connections_max * (send_depth + recv_depth)`.
+    /// Entries of the CQ; at least `connections_max * (send_depth + recv_depth)`, or with a shared receive
+    /// queue `connections_max * send_depth + shared_recv_depth`.
     pub cq_depth: u32,
     /// Work requests of each send queue.
     pub send_depth: u32,
-    /// Work requests of each receive queue.
+    /// Work requests of each receive queue; of a shared one each connection's share.
     pub recv_depth: u32,
+    /// Work requests of the receive queue that the lane's connections share; 0 where each has its own.
+    pub shared_recv_depth: u32,
     /// Inline bytes to ask for; the device may grant fewer.
     pub inline_bytes: u32,
     /// Connections that the lane serves at once.
@@ -62,7 +65,7 @@ pub struct LanePlan {
 /// The memory of each worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PoolPlan {
-    /// Slots; more than any lane's `recv_depth`.
+    /// Slots; more than any lane's `recv_depth`, and than all shared receive queues of a worker.
     pub slots: u32,
     /// Bytes of a slot; a multiple of a cache line.
     pub slot_bytes: u32,

@@ -115,7 +115,6 @@ impl<F: Fabric> Control<F> {
         self.by_conn.insert(spot.conn, handle);
         let lane = &self.posts[spot.worker].link.lanes[spot.lane];
         let spec = QpSpec {
-            shared_receives: false,
             access: conn.offer.access,
             windows: conn.offer.windows,
             ..lane.spec

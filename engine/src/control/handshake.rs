@@ -21,8 +21,8 @@ impl<F: Fabric> Control<F> {
         let hello = Hello::new(lane.spec.recv_depth, conn.posted, lane.buffer_bytes);
         let hello = hello.map_err(|error| {
             FabricError::new(Step::Connect, &conn.peer_endpoint, io::Error::other(error)).advise(
-                "Framed mode needs [queues] recv_depth of 4 and [pool] slots for it, and [pool] \
-                 slot_bytes of 64",
+                "Framed mode needs [queues] recv_depth of 4, or as much of shared_recv_depth for each \
+                 connection, [pool] slots for it, and [pool] slot_bytes of 64",
             )
         })?;
         conn.params.private_data = PrivateData::of(&hello.encode());

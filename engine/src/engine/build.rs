@@ -74,7 +74,7 @@ fn build_worker<F: Fabric>(
             .register(Arc::clone(&region), Access::LOCAL_WRITE)
             .map_err(|source| register_error(number, &lane.device, region.len(), source))?;
         let spec = LaneSpec {
-            shared_recv_depth: 0,
+            shared_recv_depth: lane.shared_recv_depth,
             cq_depth: lane.cq_depth,
             events: worker.idle == IdlePolicy::Event,
         };
@@ -83,6 +83,7 @@ fn build_worker<F: Fabric>(
             connections: lane.connections_max,
             send_depth: lane.send_depth,
             recv_depth: lane.recv_depth,
+            shared_recv_depth: lane.shared_recv_depth,
         };
         devices.push(device);
         setups.push(LaneSetup {
@@ -94,8 +95,8 @@ fn build_worker<F: Fabric>(
             device: lane.device.clone(),
             cq: Some(cq),
             spec: QpSpec {
-                shared_receives: false,
                 windows: 0,
+                shared_receives: lane.shared_recv_depth > 0,
                 send_depth: lane.send_depth,
                 recv_depth: lane.recv_depth,
                 inline_bytes: lane.inline_bytes,

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::sys::eventfd::EventFd;
 use crate::types::{Abilities, DeviceLimits, QpNum, Transport};
-use datapath::QpState;
+use datapath::{QpState, SharedState};
 pub(crate) use datapath::{ToyLane, ToyQp, ToyWc};
 use std::collections::VecDeque;
 use std::io;
@@ -70,6 +70,8 @@ struct State {
     qps: Vec<QpState>,
     /// Completions that wait on each lane.
     cqs: Vec<VecDeque<ToyWc>>,
+    /// Shared receives of each lane.
+    shared: Vec<SharedState>,
     /// Private data of every connect, accept and reject.
     said: Vec<(IdKey, PrivateData)>,
     /// Devices that control let go of.
@@ -93,6 +95,13 @@ pub(crate) struct ToyDevice(DeviceLimits);
 
 /// Control's half of a lane: its number.
 pub(crate) struct ToyCq(usize);
+
+impl ToyCq {
+    /// Number of the lane, as the test's hands name it.
+    pub(crate) fn lane(&self) -> usize {
+        self.0
+    }
+}
 
 /// Control's half of a QP.
 pub(crate) struct ToyQpControl {
@@ -271,7 +280,7 @@ impl Fabric for Toy {
             rd_atomic_initiator_max: 16,
             rd_atomic_responder_max: 16,
             message_bytes_max: MESSAGE_BYTES_MAX,
-            shared_recv_depth_max: 0,
+            shared_recv_depth_max: 1024,
             abilities: Abilities::LEAST,
         })]
     }
@@ -286,8 +295,9 @@ impl Fabric for Toy {
         let mut state = self.lock();
         let number = state.cqs.len();
         state.cqs.push(VecDeque::new());
+        state.shared.push(SharedState::new(spec.shared_recv_depth));
         let grant = LaneGrant {
-            shared_recv_depth: 0,
+            shared_recv_depth: spec.shared_recv_depth,
             device: device.0.name.clone(),
             cq_depth: spec.cq_depth,
             thread_domain: Err("a toy".into()),

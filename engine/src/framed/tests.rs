@@ -224,12 +224,21 @@ impl Service for Probe {
 struct Size {
     send_depth: u32,
     recv_depth: u32,
+    /// The two places of the side share one queue.
+    shared: bool,
     slots: u32,
+}
+
+impl Size {
+    fn shared_recv_depth(&self) -> u32 {
+        if self.shared { 2 * self.recv_depth } else { 0 }
+    }
 }
 
 const SMALL: Size = Size {
     send_depth: 16,
     recv_depth: 8,
+    shared: false,
     slots: 64,
 };
 
@@ -257,7 +266,7 @@ impl Side {
     fn new(toy: &mut Toy, size: Size) -> Self {
         let device = toy.devices().remove(0);
         let spec = LaneSpec {
-            shared_recv_depth: 0,
+            shared_recv_depth: size.shared_recv_depth(),
             cq_depth: 1024,
             events: false,
         };
@@ -274,6 +283,7 @@ impl Side {
             connections: 2,
             send_depth: size.send_depth,
             recv_depth: size.recv_depth,
+            shared_recv_depth: size.shared_recv_depth(),
         };
         let pool = Pool::new(region, size.slots, SLOT_BYTES).expect("a pool");
         let setup = WorkerSetup {
@@ -368,8 +378,8 @@ impl Side {
         let to = Endpoint::Shm("peer".into());
         let mut id = toy.resolve_address(&to, DRAIN).expect("an id");
         let spec = QpSpec {
-            shared_receives: false,
             windows: 0,
+            shared_receives: self.size.shared,
             send_depth: self.size.send_depth,
             recv_depth: self.size.recv_depth,
             inline_bytes: 16,
@@ -430,8 +440,12 @@ impl Side {
         toy.destroy_id(id);
         self.tell(Command::QpGone(self.conn));
         self.turn();
-        let free = self.pool.free();
-        assert_eq!(free, self.size.slots, "slots that did not come back");
+        // What is shared stays with the lane.
+        let free = self.pool.free() as usize + toy.shared_outstanding(self.cq.lane());
+        assert_eq!(
+            free, self.size.slots as usize,
+            "slots that did not come back"
+        );
     }
 }
 

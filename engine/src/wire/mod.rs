@@ -34,7 +34,9 @@ pub use region::{OfferError, RegionId, RegionOffer};
 #[cfg(test)]
 mod wire_tests;
 
-use crate::limits::{PRIVATE_DATA_MAX, QUEUE_DEPTH_MAX, SLOT_BYTES_MIN};
+use crate::limits::{
+    PRIVATE_DATA_MAX, QUEUE_DEPTH_MAX, SHARED_RECV_DEPTH_MAX, SHARED_RECV_SHARE_MIN, SLOT_BYTES_MIN,
+};
 
 /// Version of the wire format that this crate speaks.
 pub const VERSION: u8 = 1;
@@ -55,6 +57,9 @@ const _: () = assert!(MESSAGE_BYTES_MIN <= SLOT_BYTES_MIN);
 const _: () = assert!(Hello::BYTES <= PRIVATE_DATA_MAX && Refusal::BYTES <= PRIVATE_DATA_MAX);
 const _: () = assert!(POSTED_MIN <= RECV_DEPTH_MIN && RECV_DEPTH_MIN <= QUEUE_DEPTH_MAX);
 const _: () = assert!(QUEUE_DEPTH_MAX <= RECV_DEPTH_MAX);
+// A share of a shared queue is a depth to the peer.
+const _: () =
+    assert!(SHARED_RECV_SHARE_MIN >= RECV_DEPTH_MIN && SHARED_RECV_DEPTH_MAX <= RECV_DEPTH_MAX);
 
 /// `N` bytes at a fixed place of a fixed layout. The place is a constant at every call, so the
 /// tests of exact bytes would find one outside.

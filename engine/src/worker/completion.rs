@@ -16,7 +16,11 @@ pub(super) struct Received {
 
 /// What came beside a message: its note, and how much a WRITE with immediate wrote elsewhere.
 #[cold]
-fn beside<W: WorkCompletion>(c: &mut Connection, note: Note, wc: &W) -> (Note, Option<u32>) {
+pub(super) fn beside<W: WorkCompletion>(
+    c: &mut Connection,
+    note: Note,
+    wc: &W,
+) -> (Note, Option<u32>) {
     let note = match note {
         Note::Invalidated(rkey) => c.windows.invalidated(rkey),
         note => note,
@@ -33,11 +37,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         let word = wc.wr_id();
         let (index, key) = (index_of(word), key_of(word));
         let Some(c) = self.core.table.place(index) else {
-            return;
+            return self.complete_shared(wc, received);
         };
         let is_recv = key == c.recv_key;
         if !is_recv && key != c.send_key {
-            return;
+            return self.complete_shared(wc, received);
         }
         if !wc.is_success() || !c.phase.is_up() {
             return self.complete_late(index, is_recv, wc, received);
@@ -109,12 +113,22 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
         let message = Message::new(buffer, note, written);
         if !c.announced {
-            c.recvs.keep_early(message);
-            return self.announce(index);
+            return self.came_early(index, message);
         }
         let conn = c.id;
         let io = &mut Io::new(&mut self.core);
         self.service.message(io, conn, message);
+    }
+
+    /// A message waits until the service knows the connection.
+    #[cold]
+    pub(super) fn came_early(&mut self, index: u16, message: Message) {
+        let c = self.core.table.at(index);
+        if c.recvs.keep_early(message) {
+            return self.announce(index);
+        }
+        c.blame(CloseReason::EarlyFlood);
+        self.ask_close(index);
     }
 
     /// Tells the service of a connection whose peer is known, then gives it what came early.
@@ -222,7 +236,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
 
     /// An operation failed: the QP is in error or about to be.
     #[cold]
-    fn failed(&mut self, index: u16, status: WcStatus) {
+    pub(super) fn failed(&mut self, index: u16, status: WcStatus) {
         self.core.counters.completions_failed.add(1);
         let c = self.core.table.at(index);
         if c.phase.is_up() {

@@ -12,7 +12,7 @@ use super::recv_queue::RecvQueue;
 use super::send_queue::SendQueue;
 use super::windows::Windows;
 use super::{CloseReason, ConnId, Peer};
-use crate::types::Nanos;
+use crate::types::{Nanos, QpNum};
 
 /// What a worker may do with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub(crate) struct Connection {
     pub(crate) recv_key: u64,
     pub(crate) send_key: u64,
     pub(crate) lane: u8,
+    /// By which completions of shared receives name it.
+    pub(crate) number: QpNum,
     pub(crate) phase: Phase,
     /// The peer, once it is known; the service hears of the connection then.
     pub(crate) peer: Option<Peer>,
@@ -68,7 +70,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn vacant(worker: u16, index: u16, lane: u8, send_depth: u32, recv_depth: u32) -> Self {
+    fn vacant(worker: u16, index: u16, lane: u8, depths: &LaneCapacity) -> Self {
         Self {
             // No generation is ever this large, so nothing finds a place before its first Adopt.
             id: ConnId {
@@ -79,14 +81,19 @@ impl Connection {
             recv_key: 0,
             send_key: 0,
             lane,
+            number: QpNum(0),
             phase: Phase::Vacant,
             peer: None,
             announced: false,
             reason: None,
             asked: false,
             message_bytes_max: 0,
-            sends: SendQueue::new(send_depth),
-            recvs: RecvQueue::new(recv_depth),
+            sends: SendQueue::new(depths.send_depth),
+            recvs: if depths.shared_recv_depth > 0 {
+                RecvQueue::shared(depths.recv_depth)
+            } else {
+                RecvQueue::new(depths.recv_depth)
+            },
             windows: Windows::default(),
             dirty: false,
             hungry: false,
@@ -126,8 +133,11 @@ pub struct LaneCapacity {
     pub connections: u32,
     /// Work requests on each send queue.
     pub send_depth: u32,
-    /// Work requests on each receive queue.
+    /// Work requests on each receive queue; of a shared one each connection's share, of which the sum
+    /// over all connections is at most `shared_recv_depth`.
     pub recv_depth: u32,
+    /// Work requests of the lane's shared receive queue; 0 where each connection has its own.
+    pub shared_recv_depth: u32,
 }
 
 impl Table {
@@ -137,9 +147,7 @@ impl Table {
         });
         let places = places
             .zip(0..=u16::MAX)
-            .map(|((lane, c), index)| {
-                Connection::vacant(worker, index, lane, c.send_depth, c.recv_depth)
-            })
+            .map(|((lane, c), index)| Connection::vacant(worker, index, lane, &c))
             .collect();
         Self { places }
     }
@@ -185,6 +193,7 @@ mod tests {
             connections,
             send_depth,
             recv_depth: 8,
+            shared_recv_depth: 0,
         };
         let mut table = Table::new(0, &[lane(2, 4), lane(3, 16)]);
         assert_eq!(table.len(), 5);
@@ -198,6 +207,7 @@ mod tests {
             connections: 1,
             send_depth: 4,
             recv_depth: 4,
+            shared_recv_depth: 0,
         };
         let mut table = Table::new(0, &[lane]);
         let id = ConnId {

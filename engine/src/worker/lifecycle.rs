@@ -69,22 +69,29 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         if !fits {
             return self.outbox.push_back(Event::Refused(conn, qp));
         }
+        let lkey = lane_state.lkey;
+        // The queue is as full as the pool allows before a peer hears of its share.
+        let shared = lane_state.shared.is_some();
+        if shared && !self.is_shared_ready(lane) {
+            return self.outbox.push_back(Event::Refused(conn, qp));
+        }
         let c = self.core.table.at(index);
         let (send, recv) = (wr_id::base(Kind::Send, conn), wr_id::base(Kind::Recv, conn));
         c.id = conn;
         (c.send_key, c.recv_key) = (key_of(send), key_of(recv));
+        c.number = grant.number;
         c.phase = Phase::Open;
         c.peer = peer;
         c.windows = Windows::from(windows);
         c.message_bytes_max = grant.message_bytes_max;
         (c.announced, c.reason, c.asked) = (false, None, false);
-        c.sends.open(send, lane_state.lkey, &grant);
-        c.recvs.open(recv, lane_state.lkey);
+        c.sends.open(send, lkey, &grant);
+        c.recvs.open(recv, lkey);
         self.qps[usize::from(index)] = Some(qp);
         let posted = self.post_vacant(index);
         let c = self.core.table.at(index);
-        if c.recvs.outstanding() == 0 {
-            // Nothing is with the NIC, so the place is free again at once.
+        if c.recvs.posted_total() == 0 {
+            // Nothing of it is with the NIC, so the place is free again at once.
             c.vacate();
             if let Some(qp) = self.qps[usize::from(index)].take() {
                 self.outbox.push_back(Event::Refused(conn, qp));
@@ -96,7 +103,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             self.hungry.push(index);
             self.repost_due = true;
         }
-        self.lanes[usize::from(lane)].connections += 1;
+        let lane_state = &mut self.lanes[usize::from(lane)];
+        lane_state.connections += 1;
+        if let Some(shared) = &mut lane_state.shared {
+            shared.join(grant.number, index);
+        }
         self.core.counters.handovers.add(1);
         let ready = self.core.table.at(index).recvs.posted_total();
         self.outbox.push_back(Event::Armed(conn, ready));
@@ -114,6 +125,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         if let Some(state) = self.lanes.get_mut(usize::from(lane)) {
             debug_assert!(state.connections == 0);
             (state.lane, state.registration, state.polled) = (None, None, 0);
+            // No QP is left that could use what the queue still has.
+            state.shared = None;
         }
         self.exposures.forget_lane(usize::from(lane));
         self.outbox.push_back(Event::LaneDropped(lane));
@@ -154,6 +167,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         let Some(c) = self.core.table.get(conn) else {
             return;
         };
+        // Nothing says when the last shared receive of the QP is in, and destroying it may take its
+        // completions away: what there is by now is served first.
+        let lane = c.lane;
+        self.poll_out_shared(lane);
+        let c = self.core.table.at(conn.index);
         c.phase = Phase::Flushing(deadline);
         if !c.timed {
             c.timed = true;
@@ -188,6 +206,12 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             return;
         };
         debug_assert!(c.phase == Phase::Drained);
+        // Its number may be another's soon.
+        let (lane, number) = (c.lane, c.number);
+        self.poll_out_shared(lane);
+        if let Some(shared) = &mut self.lanes[usize::from(lane)].shared {
+            shared.part(number);
+        }
         while self.retire(conn.index, Outcome::Unknown(WcStatus::Flushed)) {}
         let c = self.core.table.at(conn.index);
         c.vacate();

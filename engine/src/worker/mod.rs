@@ -21,12 +21,15 @@ mod handover_loom;
 mod io;
 mod lifecycle;
 mod mailbox;
+mod qp_index;
 mod recv_queue;
 mod run;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod scripted;
 mod send_queue;
 mod service;
+mod shared_recvs;
+mod sharing;
 mod sinks;
 mod turn;
 mod windows;
@@ -52,6 +55,7 @@ use crate::types::{CoreId, IdlePolicy, Lkey, Nanos};
 use connection::Table;
 use io::Core;
 use recv_queue::RecvChain;
+use shared_recvs::SharedRecvs;
 use sinks::Sinks;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -120,6 +124,9 @@ struct LaneState<F: Fabric> {
     polled: usize,
     wcs: Box<[<F::Lane as Lane>::Wc]>,
     registration: Option<RegistrationOf<F>>,
+    /// Receives shared by its connections. Behind the lane, so that buffers go back when the queue is
+    /// gone.
+    shared: Option<SharedRecvs>,
 }
 
 impl<F: Fabric> LaneState<F> {
@@ -179,18 +186,23 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         let capacities: Vec<LaneCapacity> = setup.lanes.iter().map(|l| l.capacity).collect();
         let table = Table::new(setup.number, &capacities);
         let places = table.len();
-        let lanes = setup.lanes.into_iter().map(|l| LaneState {
-            lane: Some(l.lane),
-            lkey: l.registration.lkey(),
-            connections: 0,
-            polled: 0,
-            wcs: vec![F::Lane::blank(); POLL_BATCH_MAX].into_boxed_slice(),
-            registration: Some(l.registration),
-        });
+        let lanes = setup
+            .lanes
+            .into_iter()
+            .zip(0..)
+            .map(|(l, number)| LaneState {
+                shared: SharedRecvs::new(number, l.registration.lkey(), &l.capacity),
+                lane: Some(l.lane),
+                lkey: l.registration.lkey(),
+                connections: 0,
+                polled: 0,
+                wcs: vec![F::Lane::blank(); POLL_BATCH_MAX].into_boxed_slice(),
+                registration: Some(l.registration),
+            });
         let slot_bytes = setup.pool.slot_bytes();
         let sinks = setup.read_sinks.into_iter();
         let sinks = sinks.map(|memory| memory.map(|m| Sinks::new(m, slot_bytes)));
-        Self {
+        let mut worker = Self {
             qps: (0..places).map(|_| None).collect(),
             lanes: lanes.collect(),
             core: Core {
@@ -216,7 +228,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             idle: setup.idle,
             idle_turns: 0,
             done: false,
-        }
+        };
+        worker.fill_shared();
+        worker
     }
 
     /// Control has told the worker to end, or is gone: no further turn is needed.

@@ -2,12 +2,19 @@
 //!
 //! A message leaves its slot vacant; vacant slots are filled from the pool and posted in batches.
 //! Messages that come before the service knows the connection wait in `early`, in order.
+//!
+//! Where the lane has a shared queue there are no slots here, only the place's share of that queue:
+//! ```text
+//!  posted_total − messages  =  share − debt        debt: used by this place, not posted again yet
+//! ```
+//! The debt outlives a connection: whoever has the place next starts with that much less. So the sum
+//! of what all peers may send is never more than what is posted.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::Message;
 use super::wr_id::with_sequence;
 use crate::fabric::RecvWr;
-use crate::limits::{POST_CHAIN_MAX, RECV_REPOST_BATCH};
+use crate::limits::{POST_CHAIN_MAX, RECV_REPOST_BATCH, SHARED_EARLY_MAX};
 use crate::memory::{Buffer, Exhausted, Pool};
 use crate::types::Lkey;
 use std::collections::VecDeque;
@@ -26,6 +33,10 @@ pub(crate) struct RecvQueue {
     batch: u32,
     /// Receives ever posted, modulo 2^32: what the peer is told as credits.
     posted_total: u32,
+    /// Receives of the lane's shared queue that this place has used and that are not posted again.
+    debt: u32,
+    /// Of the debt, what was beyond the share when the connection began: nobody is told of it.
+    excess: u32,
     base: u64,
     lkey: Lkey,
 }
@@ -53,21 +64,42 @@ impl RecvChain {
     pub(crate) fn as_slice(&self) -> &[RecvWr] {
         &self.wrs[..self.len]
     }
+
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Adds a receive; the chain has room.
+    pub(crate) fn push(&mut self, wr: RecvWr) {
+        self.wrs[self.len] = wr;
+        self.len += 1;
+    }
 }
 
 impl RecvQueue {
     /// All memory of a queue of `depth`; the connection comes with [`RecvQueue::open`].
     pub(crate) fn new(depth: u32) -> Self {
+        Self::with_slots(depth, depth, depth)
+    }
+
+    /// A place's share of a shared queue, and room for messages that come early.
+    pub(crate) fn shared(share: u32) -> Self {
+        Self::with_slots(0, share, share.max(SHARED_EARLY_MAX))
+    }
+
+    fn with_slots(slots: u32, depth: u32, early: u32) -> Self {
         let half = (depth / 2).max(1);
         Self {
-            slots: (0..depth).map(|_| None).collect(),
-            vacant: vec![0; depth as usize].into_boxed_slice(),
-            vacancies: depth,
-            early: VecDeque::with_capacity(depth as usize),
+            slots: (0..slots).map(|_| None).collect(),
+            vacant: vec![0; slots as usize].into_boxed_slice(),
+            vacancies: slots,
+            early: VecDeque::with_capacity(early as usize),
             depth,
             half,
             batch: RECV_REPOST_BATCH.min(half),
             posted_total: 0,
+            debt: 0,
+            excess: 0,
             base: 0,
             lkey: Lkey(0),
         }
@@ -80,12 +112,46 @@ impl RecvQueue {
         for (place, slot) in self.vacant.iter_mut().rev().zip(0..) {
             *place = slot;
         }
-        self.vacancies = self.depth;
+        self.vacancies = self.slot_count();
         self.early.clear();
         (self.base, self.lkey, self.posted_total) = (base, lkey, 0);
+        if self.is_shared() {
+            self.posted_total = self.depth.saturating_sub(self.debt);
+            self.excess = self.debt.saturating_sub(self.depth);
+        }
     }
 
-    /// Slots in all.
+    /// Slots of this connection's own.
+    fn slot_count(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The receives are the lane's, not this connection's.
+    #[inline]
+    fn is_shared(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// A message used a receive of the shared queue. True when the place has used up so much of its share
+    /// that the queue should be refilled for it.
+    #[inline]
+    pub(crate) fn borrow_shared(&mut self) -> bool {
+        debug_assert!(self.is_shared());
+        self.debt += 1;
+        self.debt >= self.batch
+    }
+
+    /// One of the receives that this place has used is posted again.
+    #[inline]
+    pub(crate) fn repay_shared(&mut self) {
+        self.debt -= 1;
+        match self.excess.checked_sub(1) {
+            Some(less) => self.excess = less,
+            None => self.posted_total = self.posted_total.wrapping_add(1),
+        }
+    }
+
+    /// Slots in all; of a shared queue the share.
     pub(crate) fn depth(&self) -> u32 {
         self.depth
     }
@@ -111,7 +177,7 @@ impl RecvQueue {
 
     /// Receives that the NIC has.
     pub(crate) fn outstanding(&self) -> u32 {
-        self.depth - self.vacancies
+        self.slot_count() - self.vacancies
     }
 
     /// Receives posted since [`RecvQueue::open`], modulo 2^32.
@@ -168,14 +234,19 @@ impl RecvQueue {
         Some(buffer)
     }
 
-    /// Keeps a message that came before the service knows the connection.
-    pub(crate) fn keep_early(&mut self, message: Message) {
-        debug_assert!(self.early.len() < self.early.capacity());
-        self.early.push_back(message);
+    /// Keeps a message that came before the service knows the connection. False: there is no room, which
+    /// only a peer with shared receives can bring about.
+    pub(crate) fn keep_early(&mut self, message: Message) -> bool {
+        let room = self.early.len() < self.early.capacity();
+        debug_assert!(room || self.is_shared());
+        if room {
+            self.early.push_back(message);
+        }
+        room
     }
 
-    /// Messages wait for `connected`. No receive is posted meanwhile, so they are never more than
-    /// slots: a peer that is faster than control meets RNR.
+    /// Messages wait for `connected`. No receive of the connection's own is posted meanwhile, so they
+    /// are never more than slots: a peer that is faster than control meets RNR.
     pub(crate) fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
@@ -186,7 +257,7 @@ impl RecvQueue {
 
     /// The QP is destroyed: gives every buffer back to the pool.
     pub(crate) fn reclaim(&mut self) {
-        for slot in 0..self.depth {
+        for slot in 0..self.slot_count() {
             drop(self.take(slot));
         }
         self.early.clear();

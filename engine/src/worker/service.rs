@@ -198,6 +198,9 @@ pub enum CloseReason {
     Shutdown,
     /// The peer does not keep to framed mode.
     Protocol(Violation),
+    /// With shared receives: the peer sent more, before this side knew that the connection is up, than is
+    /// kept for it.
+    EarlyFlood,
 }
 
 impl fmt::Display for CloseReason {
@@ -217,6 +220,11 @@ impl fmt::Display for CloseReason {
             Self::Protocol(violation) => {
                 write!(f, "the peer does not keep to framed mode: {violation}")
             }
+            Self::EarlyFlood => f.write_str(
+                "the peer sent more before the handshake was done here than one connection may keep \
+                 of the shared receives: raise [queues] shared_recv_depth, set receives = \"own\", or \
+                 have the peer wait for a first message",
+            ),
         }
     }
 }

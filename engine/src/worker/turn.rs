@@ -10,8 +10,8 @@ use crate::memory::{Payload, Registration};
 use crate::types::Nanos;
 
 /// Which connections get their receives posted.
-#[derive(Clone, Copy)]
-enum Repost {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repost {
     /// Those that have fewer than half of them left.
     BelowHalf,
     /// Those that miss a batch.
@@ -117,8 +117,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     }
 
     /// Serves what was polled.
-    #[inline]
-    fn serve_completions(&mut self, lane: usize) {
+    #[inline(always)]
+    pub(super) fn serve_completions(&mut self, lane: usize) {
         let state = &mut self.lanes[lane];
         let n = std::mem::take(&mut state.polled);
         // Out of the worker's hands meanwhile, so that each can be borrowed beside it.
@@ -212,6 +212,10 @@ impl<F: Fabric, S: Service> Worker<F, S> {
                 self.repost_due |= recvs.vacant() >= recvs.batch();
                 i += 1;
             }
+        }
+        for lane in 0..self.lanes.len() {
+            // A refusal has closed the connections that it concerns.
+            let _ = self.refill(lane, repost);
         }
     }
 

@@ -12,6 +12,7 @@ mod operations;
 mod random;
 mod receives;
 mod sends;
+mod shared;
 mod teardown;
 
 use super::*;
@@ -112,6 +113,7 @@ struct Size {
     connections: u32,
     send_depth: u32,
     recv_depth: u32,
+    shared_recv_depth: u32,
     slots: u32,
 }
 
@@ -119,6 +121,7 @@ const SMALL: Size = Size {
     connections: 3,
     send_depth: 8,
     recv_depth: 8,
+    shared_recv_depth: 0,
     slots: 64,
 };
 
@@ -141,7 +144,7 @@ impl Bench {
         let mut toy = Toy::new();
         let device = toy.devices().remove(0);
         let spec = LaneSpec {
-            shared_recv_depth: 0,
+            shared_recv_depth: size.shared_recv_depth,
             cq_depth: 1024,
             events: true,
         };
@@ -157,6 +160,7 @@ impl Bench {
             connections: size.connections,
             send_depth: size.send_depth,
             recv_depth: size.recv_depth,
+            shared_recv_depth: size.shared_recv_depth,
         };
         let setup = WorkerSetup {
             read_sinks: Vec::new(),
@@ -213,8 +217,8 @@ impl Bench {
         let to = Endpoint::Shm("peer".into());
         let mut id = self.toy.resolve_address(&to, timeout).expect("an id");
         let spec = QpSpec {
-            shared_receives: false,
             windows: 0,
+            shared_receives: self.size.shared_recv_depth > 0,
             send_depth: self.size.send_depth,
             recv_depth: self.size.recv_depth,
             inline_bytes: 0,

@@ -3,7 +3,10 @@
 //!
 //! ```text
 //!  63..60 kind │ 59..44 connection index │ 43..24 generation │ 23..0 sequence or slot
+//!  63..60 = 3  │ 59..44 lane             │        0          │ 23..0 slot                shared receive
 //! ```
+//! A receive of a shared queue belongs to no connection when it is posted: the completion's QP number
+//! says whose message it got.
 //! The generation makes a late completion of an old connection harmless when its index is in use
 //! again.
 
@@ -18,6 +21,9 @@ pub(crate) const GENERATIONS: u32 = 1 << (INDEX_SHIFT - GENERATION_SHIFT);
 
 const _: () = assert!(crate::limits::CONNECTIONS_MAX <= 1 << (KIND_SHIFT - INDEX_SHIFT));
 const _: () = assert!(crate::limits::QUEUE_DEPTH_MAX < 1 << (GENERATION_SHIFT - 1));
+const _: () = assert!(crate::limits::SHARED_RECV_DEPTH_MAX <= 1 << GENERATION_SHIFT);
+/// Kind of a receive of a shared queue.
+const SHARED: u64 = 3;
 
 /// Which queue an operation is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +59,18 @@ pub(crate) fn key_of(word: u64) -> u64 {
 #[inline]
 pub(crate) fn sequence_of(word: u64) -> u32 {
     low32(word) & SEQUENCE_MASK
+}
+
+/// The word of a lane's shared receives without its slot; [`with_sequence`] adds that.
+pub(crate) fn shared_base(lane: u8) -> u64 {
+    (SHARED << KIND_SHIFT) | (u64::from(lane) << INDEX_SHIFT)
+}
+
+/// Lane and slot of a receive of a shared queue; `None` for a word that names none.
+#[inline]
+pub(crate) fn shared_slot(word: u64) -> Option<(u16, u32)> {
+    let ours = word >> KIND_SHIFT == SHARED;
+    ours.then(|| (low16(word >> INDEX_SHIFT), low32(word) & SEQUENCE_MASK))
 }
 
 /// `base` with a sequence, of which the low 24 bits count.
@@ -115,6 +133,24 @@ mod tests {
         fn span_counts_across_the_wrap(from: u32, ahead in 0u32..8_000_000) {
             prop_assert_eq!(span(from, from.wrapping_add(ahead) & SEQUENCE_MASK), Some(ahead + 1));
             prop_assert_eq!(span(from.wrapping_add(1), from & SEQUENCE_MASK), None);
+        }
+
+        #[test]
+        fn words_of_shared_receives_name_lane_and_slot(lane: u8, slot in 0..=SEQUENCE_MASK) {
+            let word = with_sequence(shared_base(lane), slot);
+            prop_assert_eq!(shared_slot(word), Some((lane.into(), slot)));
+        }
+
+        /// No connection's key is that of a shared receive, nor a vacant place's.
+        #[test]
+        fn shared_words_have_a_kind_of_their_own(lane: u8, index: u16, generation: u32) {
+            let key = key_of(shared_base(lane));
+            let conn = ConnId { worker: 0, index, generation };
+            for kind in [Kind::Send, Kind::Recv] {
+                prop_assert_ne!(key_of(base(kind, conn)), key);
+                prop_assert_eq!(shared_slot(base(kind, conn)), None);
+            }
+            prop_assert_ne!(key, 0);
         }
     }
 }

@@ -97,6 +97,7 @@ impl Server {
                     connections: 1,
                     send_depth: DEPTH,
                     recv_depth: DEPTH,
+                    shared_recv_depth: 0,
                 },
             }],
             pool: Pool::new(region, 64, 1024).unwrap(),

@@ -25,7 +25,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 /// Times that a device sent or got "receiver not ready", where it counts that.
-fn rnr(device: &str) -> Vec<Option<u64>> {
+pub(crate) fn rnr(device: &str) -> Vec<Option<u64>> {
     ["send_rnr_err", "rcvd_rnr_err"]
         .map(|name| {
             let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{name}");

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What a child process is to be: `serve DEVICE HOST PORT` or `ping DEVICE HOST PORT`.
+/// What a child process is to be: `serve DEVICE HOST PORT` or `ping DEVICE HOST PORT [BYTES]`.
 const ROLE: &str = "SPINWIRE_TEST_CHILD";
 
 /// Not a test by itself: the body of the processes that the tests here start and kill.
@@ -26,27 +26,33 @@ fn child_process() {
         let (_keep, never) = mpsc::channel::<()>();
         server.run_until(never).unwrap();
     } else {
-        let (client, told) = start_pinger(&plan(device, 0, IdlePolicy::Spin), 4096, u64::MAX, 16);
+        let size = words.get(4).map_or(4096, |word| word.parse().unwrap());
+        let (client, told) = start_pinger(&plan(device, 0, IdlePolicy::Spin), size, u64::MAX, 16);
         client.connect(&to, Offer::default()).unwrap();
         while told.recv().is_ok() {}
     }
 }
 
 /// A child that is killed however the test ends.
-struct Peer(Child);
+pub(crate) struct Peer(Child);
 
 impl Peer {
-    fn start(role: &str, device: &str, host: &str, port: u16) -> Self {
+    pub(crate) fn start(role: &str, device: &str, host: &str, port: u16) -> Self {
+        Self::start_with(role, device, host, &port.to_string())
+    }
+
+    /// With whatever stands behind the host.
+    pub(crate) fn start_with(role: &str, device: &str, host: &str, rest: &str) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "killed::child_process"])
-            .env(ROLE, format!("{role} {device} {host} {port}"))
+            .env(ROLE, format!("{role} {device} {host} {rest}"))
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
         Self(child)
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         // SIGKILL, by Child's contract.
         self.0.kill().unwrap();
         self.0.wait().unwrap();

@@ -19,6 +19,7 @@ mod quiet;
 mod refusals;
 mod removal;
 mod rping;
+mod shared;
 mod support;
 mod traffic;
 mod wire;

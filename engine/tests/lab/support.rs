@@ -31,6 +31,7 @@ pub(crate) fn plan(device: &str, core: usize, idle: IdlePolicy) -> Plan {
         cq_depth: 2048,
         send_depth: 64,
         recv_depth: 64,
+        shared_recv_depth: 0,
         inline_bytes: 64,
         connections_max: 16,
     };

@@ -1,7 +1,8 @@
 //! The toy as a NIC: what was posted, and completions when the test says so.
 //!
 //! A QP executes sends in order and completes those that are signalled; after a failure everything on
-//! it is flushed, in order, signalled or not, and so is whatever is posted later. That is RC.
+//! it is flushed, in order, signalled or not, and so is whatever is posted later. That is RC. Receives that
+//! QPs share are no QP's to flush.
 
 #![allow(
     unsafe_code,
@@ -86,6 +87,25 @@ impl QpState {
     }
 }
 
+/// The receives that the QPs of a lane share.
+pub(super) struct SharedState {
+    depth: usize,
+    recvs: VecDeque<RecvWr>,
+    chains: Vec<usize>,
+    left: Option<(usize, i32)>,
+}
+
+impl SharedState {
+    pub(super) fn new(depth: u32) -> Self {
+        Self {
+            depth: depth as usize,
+            recvs: VecDeque::new(),
+            chains: Vec::new(),
+            left: None,
+        }
+    }
+}
+
 /// Takes what is left of a budget: how many of `n` are accepted, and the refusal of the rest.
 fn accept(left: &mut Option<(usize, i32)>, n: usize) -> (usize, Result<(), PostFailure>) {
     match left {
@@ -114,6 +134,18 @@ impl State {
         });
     }
 
+    /// The receive that the next message on a QP uses.
+    fn take_recv(&mut self, number: usize) -> Option<RecvWr> {
+        let qp = &mut self.qps[number];
+        if !qp.spec.shared_receives {
+            return qp.recvs.pop_front();
+        }
+        let lane = qp.lane;
+        (!qp.in_error && qp.end == QpEnd::Alive)
+            .then(|| self.shared[lane].recvs.pop_front())
+            .flatten()
+    }
+
     fn flush(&mut self, number: usize) {
         let qp = &mut self.qps[number];
         qp.in_error = true;
@@ -132,7 +164,7 @@ impl Toy {
     pub(crate) fn deliver(&self, qp: QpNum, bytes: &[u8]) -> bool {
         let mut state = self.lock();
         let number = qp.0 as usize;
-        let Some(wr) = state.qps[number].recvs.pop_front() else {
+        let Some(wr) = state.take_recv(number) else {
             return false;
         };
         assert!(bytes.len() <= wr.len as usize, "no toy for long messages");
@@ -179,6 +211,13 @@ impl Toy {
         self.lock().flush(qp.0 as usize);
     }
 
+    /// Nothing comes in on it any more.
+    pub(crate) fn is_in_error(&self, qp: QpNum) -> bool {
+        let state = self.lock();
+        let qp = &state.qps[qp.0 as usize];
+        qp.in_error || qp.end != QpEnd::Alive
+    }
+
     /// A completion out of nowhere.
     pub(crate) fn complete(&self, qp: QpNum, wr_id: u64, status: WcStatus, len: u32) {
         self.lock().push(qp.0 as usize, wr_id, status, len);
@@ -192,6 +231,32 @@ impl Toy {
     /// After `n` more receives the provider refuses.
     pub(crate) fn refuse_recvs(&self, qp: QpNum, n: usize, errno: i32) {
         self.lock().qps[qp.0 as usize].recvs_left = Some((n, errno));
+    }
+
+    /// The QP dies in the middle of a message: a shared receive is used up and never completes.
+    pub(crate) fn lose_shared(&self, qp: QpNum) -> bool {
+        self.lock().take_recv(qp.0 as usize).is_some()
+    }
+
+    /// Shared receives that the NIC has on a lane.
+    pub(crate) fn shared_outstanding(&self, lane: usize) -> usize {
+        self.lock().shared[lane].recvs.len()
+    }
+
+    /// Words of the shared receives that the NIC has on a lane, oldest first.
+    pub(crate) fn shared_words(&self, lane: usize) -> Vec<u64> {
+        let state = self.lock();
+        state.shared[lane].recvs.iter().map(|wr| wr.wr_id).collect()
+    }
+
+    /// Lengths of the chains of shared receives on a lane so far.
+    pub(crate) fn shared_chains(&self, lane: usize) -> Vec<usize> {
+        self.lock().shared[lane].chains.clone()
+    }
+
+    /// After `n` more shared receives the provider refuses.
+    pub(crate) fn refuse_shared(&self, lane: usize, n: usize, errno: i32) {
+        self.lock().shared[lane].left = Some((n, errno));
     }
 
     /// The QP that was created last.
@@ -360,6 +425,10 @@ impl Lane for ToyLane {
         assert!((1..=POST_CHAIN_MAX).contains(&chain.len()));
         let mut state = self.toy.lock();
         let q = &mut state.qps[qp.number];
+        assert!(
+            !q.spec.shared_receives,
+            "a QP with shared receives has none"
+        );
         q.recv_chains.push(chain.len());
         let (n, outcome) = accept(&mut q.recvs_left, chain.len());
         assert!(chain.iter().all(|wr| wr.lkey == LKEY));
@@ -371,8 +440,15 @@ impl Lane for ToyLane {
         outcome
     }
 
-    fn post_shared_recv(&mut self, _: &[RecvWr]) -> Result<(), PostFailure> {
-        unimplemented!("a toy has no shared receives")
+    fn post_shared_recv(&mut self, chain: &[RecvWr]) -> Result<(), PostFailure> {
+        assert!((1..=POST_CHAIN_MAX).contains(&chain.len()));
+        let q = &mut self.toy.lock().shared[self.number];
+        q.chains.push(chain.len());
+        let (n, outcome) = accept(&mut q.left, chain.len());
+        assert!(chain.iter().all(|wr| wr.lkey == LKEY));
+        q.recvs.extend(&chain[..n]);
+        assert!(q.recvs.len() <= q.depth, "shared receive queue");
+        outcome
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

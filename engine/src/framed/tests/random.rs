@@ -23,11 +23,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn size() -> impl Strategy<Value = Size> {
-    (2..20_u32, 4..24_u32, 0..40_u32).prop_map(|(send_depth, recv_depth, more)| Size {
+    let sizes = (2..20_u32, 4..24_u32, 0..40_u32, any::<bool>());
+    sizes.prop_map(|(send_depth, recv_depth, more, shared)| Size {
         send_depth,
         recv_depth,
-        // The receives, one for credits, and one at least to send with.
-        slots: recv_depth + 2 + more,
+        shared,
+        // The receives (shared, those of the other place too), one for credits, and one at least to send
+        // with.
+        slots: recv_depth * (1 + u32::from(shared)) + 2 + more,
     })
 }
 

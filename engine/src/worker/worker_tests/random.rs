@@ -4,6 +4,9 @@
 //! random. At the end everything is driven to Released and the books are balanced: every token that was
 //! taken came back once and with an outcome that the device's own record allows, messages came in
 //! order, `connected` and `disconnected` pair up, answers come once and in order, no slot is missing.
+//!
+//! The same with receives that the places share. Where peers keep to what they are told, and the device
+//! loses nothing, each message also finds a receive.
 
 use super::*;
 use crate::fabric::WcStatus;
@@ -28,6 +31,8 @@ enum Step {
     Close(u16),
     RefuseSends(u16, usize),
     RefuseRecvs(u16, usize),
+    /// The QP dies in the middle of a message that has a shared receive.
+    Lose(u16),
     Hold(u8),
     Free,
     Keep(bool),
@@ -54,6 +59,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (place.clone(), status).prop_map(|(p, s)| Step::Fail(p, s)),
         1 => place.clone().prop_map(Step::Close),
         1 => (place.clone(), 0..6usize).prop_map(|(p, n)| Step::RefuseSends(p, n)),
+        1 => place.clone().prop_map(Step::Lose),
         1 => (place, 0..12usize).prop_map(|(p, n)| Step::RefuseRecvs(p, n)),
         1 => (1..20u8).prop_map(Step::Hold),
         1 => Just(Step::Free),
@@ -92,7 +98,20 @@ struct Past {
     answers: Vec<Answer>,
 }
 
+/// Whose the receives are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receives {
+    Own,
+    /// The places', and peers send as much as they can.
+    Shared,
+    /// The places', and peers send as much as they are told; the device loses and refuses nothing.
+    Fair,
+}
+
 struct Script {
+    receives: Receives,
+    /// Shared receives that are used up and never complete.
+    lost: usize,
     bench: Bench,
     lives: [Option<Life>; PLACES as usize],
     past: Vec<Past>,
@@ -102,9 +121,16 @@ struct Script {
 }
 
 impl Script {
-    fn new() -> Self {
-        let size = Size { slots: 40, ..SMALL };
+    fn new(receives: Receives) -> Self {
+        let shared = receives != Receives::Own;
+        let size = Size {
+            slots: 40,
+            shared_recv_depth: if shared { 24 } else { 0 },
+            ..SMALL
+        };
         Self {
+            receives,
+            lost: 0,
             bench: Bench::new(size),
             lives: [None; PLACES as usize],
             past: Vec::new(),
@@ -129,15 +155,37 @@ impl Script {
                 }
             }
             Step::Deliver(place, n) => {
-                let Some(life) = life(place) else { return };
+                // Nothing comes in before the handshake, which comes behind Armed.
+                let Some(life) = life(place).filter(|l| l.stage != Stage::Adopting) else {
+                    return;
+                };
+                let past = self.past.iter_mut().find(|p| p.conn == life.conn);
+                let delivered = &mut past.expect("a life").delivered;
                 for _ in 0..n {
-                    if toy.deliver(life.qp, &[self.next_byte]) {
-                        let past = self.past.iter_mut().find(|p| p.conn == life.conn);
-                        past.expect("a life").delivered.push(self.next_byte);
+                    let fair = self.receives == Receives::Fair;
+                    let recvs = &self.bench.worker.core.table.at(place).recvs;
+                    if fair && recvs.posted_total() as usize <= delivered.len() {
+                        return;
+                    }
+                    let alive = !toy.is_in_error(life.qp);
+                    let found = toy.deliver(life.qp, &[self.next_byte]);
+                    assert!(
+                        found || !fair || !alive,
+                        "told of a receive that is not there"
+                    );
+                    if found {
+                        delivered.push(self.next_byte);
                         self.next_byte = self.next_byte.wrapping_add(1);
                     }
                 }
             }
+            Step::Lose(place) if self.receives == Receives::Shared => {
+                if let Some(life) = life(place).filter(|l| l.stage != Stage::Adopting) {
+                    self.lost += usize::from(toy.lose_shared(life.qp));
+                    toy.fail(life.qp, WcStatus::Flushed);
+                }
+            }
+            Step::Lose(_) => {}
             Step::Send(place, n) => {
                 let Some(life) = life(place) else { return };
                 for _ in 0..n {
@@ -155,7 +203,11 @@ impl Script {
                 }
             }
             Step::RefuseSends(place, n) => drop(life(place).map(|l| toy.refuse_sends(l.qp, n, 12))),
-            Step::RefuseRecvs(place, n) => drop(life(place).map(|l| toy.refuse_recvs(l.qp, n, 12))),
+            Step::RefuseRecvs(place, n) => match self.receives {
+                Receives::Own => drop(life(place).map(|l| toy.refuse_recvs(l.qp, n, 12))),
+                Receives::Shared => toy.refuse_shared(0, n, 12),
+                Receives::Fair => {}
+            },
             Step::Hold(n) => {
                 let pool = &self.bench.worker.core.pool;
                 self.held.extend((0..n).filter_map(|_| pool.alloc().ok()));
@@ -249,11 +301,22 @@ impl Script {
         assert!(self.lives.iter().all(Option::is_none), "everything ends");
         self.held.clear();
         self.bench.worker.service().kept = None;
+        if self.receives != Receives::Own {
+            self.bench.toy.refuse_shared(0, 1000, 0);
+            assert!(self.bench.worker.is_shared_ready(0), "the pool is free");
+        }
         self.turn();
     }
 
     fn check(mut self) {
-        assert_eq!(self.bench.free(), 40, "a slot is missing");
+        let with_nic = self.bench.toy.shared_outstanding(0) + self.lost;
+        let shared = self.bench.size.shared_recv_depth as usize;
+        assert_eq!(with_nic, shared, "a shared receive is missing");
+        assert_eq!(
+            self.bench.free() as usize + with_nic,
+            40,
+            "a slot is missing"
+        );
         let seen = self.bench.seen();
         let rejected = std::mem::take(&mut self.bench.worker.service().rejected);
         let mut outcomes = HashMap::new();
@@ -325,10 +388,15 @@ impl Script {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
-    fn whatever_happens_the_books_balance(steps in steps()) {
-        let mut script = Script::new();
+    fn whatever_happens_the_books_balance(
+        steps in steps(),
+        receives in prop_oneof![
+            Just(Receives::Own), Just(Receives::Shared), Just(Receives::Fair),
+        ],
+    ) {
+        let mut script = Script::new(receives);
         for step in steps {
             script.take(step);
         }
