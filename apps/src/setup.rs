@@ -102,7 +102,7 @@ fn fit_buffers(plan: &mut Plan, size: u32) -> Result<(), Failure> {
     }
     plan.pool.slot_bytes = size.next_multiple_of(SLOT_BYTES_MIN).max(SLOT_BYTES_MIN);
     let slots = (POOL_BYTES_MAX / plan.pool.slot_bytes).clamp(8, plan.pool.slots.max(8));
-    plan.pool.slots = slots;
+    (plan.pool.slots, plan.pool.slots_max) = (slots, slots);
     for lane in plan.workers.iter_mut().flat_map(|w| &mut w.lanes) {
         lane.recv_depth = lane.recv_depth.min(slots / 4).max(1);
     }

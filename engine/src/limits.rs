@@ -70,6 +70,13 @@ pub const INLINE_MAX_BYTES: u32 = 1024;
 pub const POOL_SLOTS_DEFAULT: u32 = 1024;
 /// Slots of a pool.
 pub const POOL_SLOTS_MAX: u32 = 1 << 20;
+/// Regions that a pool may consist of. Each is half as large as all before it, so a pool of one page can
+/// grow to any size.
+pub const POOL_CHUNKS_MAX: usize = 64;
+/// A worker asks for more when less than one slot in so many is free.
+pub const POOL_LOW_SHARE: u32 = 8;
+/// Milliseconds until a worker whose pool could not grow asks again.
+pub const POOL_GROW_RETRY_MS: u64 = 1000;
 /// Bytes of a slot where the core map names none.
 pub const SLOT_BYTES_DEFAULT: u32 = 16 * 1024;
 /// Bytes of a slot: the least, one cache line.

@@ -450,6 +450,27 @@ fn a_pool_holds_the_receives_of_a_connection_and_a_send() {
 }
 
 #[test]
+fn a_pool_grows_from_what_it_starts_with() {
+    one_fault(
+        "[pool]\nslots = 100\nslots_max = 99\n[queues]\nrecv_depth = 8\n",
+        "map.toml:7: [pool] slots_max = 99: 100 or more: the pool starts with so many slots",
+        &[],
+    );
+    one_fault(
+        "[pool]\nslots_max = 1048577\n",
+        "map.toml:6: [pool] slots_max = 1048577: a whole number from 2 to 1048576",
+        &[],
+    );
+    let pool = |text: &str| {
+        let plan = plan_of(&format!("{GOOD}{text}"), &two_core()).unwrap();
+        (plan.pool.slots, plan.pool.slots_max)
+    };
+    assert_eq!(pool(""), (1024, 1024), "it does not grow");
+    assert_eq!(pool("[pool]\nslots = 512\n"), (512, 512));
+    assert_eq!(pool("[pool]\nslots_max = 4096\n"), (1024, 4096));
+}
+
+#[test]
 fn a_pool_above_one_registration_is_refused() {
     let small = DeviceLimits {
         mr_bytes_max: MIB,

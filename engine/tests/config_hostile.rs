@@ -26,6 +26,7 @@ fn keeps_its_promises(plan: &Plan, host: &Host) -> Result<(), TestCaseError> {
     prop_assert!(cores.iter().all(|core| host.cores.contains(core)));
 
     let pool = &plan.pool;
+    prop_assert!(pool.slots_max >= pool.slots);
     prop_assert!((SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&pool.slot_bytes));
     prop_assert_eq!(pool.slot_bytes % 64, 0);
     if pool.hugepages == HugepagePolicy::Require {
@@ -170,6 +171,7 @@ fn a_map() -> impl Strategy<Value = String> {
         proptest::option::weighted(0.3, number()).prop_map(|n| line("slots", n)),
         proptest::option::weighted(0.4, (0u32..600).prop_map(|n| (n * 64).to_string()))
             .prop_map(|n| line("slot_bytes", n)),
+        proptest::option::weighted(0.3, number()).prop_map(|n| line("slots_max", n)),
         prop_oneof!["", "hugepages = \"(require|off)\"\n"],
     );
     let devices = prop_oneof![
@@ -184,9 +186,9 @@ fn a_map() -> impl Strategy<Value = String> {
         2 => r#"receives = "shared"\n"#,
     ];
     (queues, receives, pool, workers).prop_map(
-        |(queues, receives, (slots, slot_bytes, pages), workers)| {
+        |(queues, receives, (slots, slot_bytes, most, pages), workers)| {
             let mut text = format!(
-                "[queues]\n{receives}{}[pool]\n{slots}{slot_bytes}{pages}",
+                "[queues]\n{receives}{}[pool]\n{slots}{slot_bytes}{most}{pages}",
                 queues.concat()
             );
             for (core, devices) in workers {

@@ -36,6 +36,7 @@ fn plan(idle: IdlePolicy) -> Plan {
         }],
         pool: PoolPlan {
             slots: 128,
+            slots_max: 128,
             slot_bytes: 4096,
             hugepages: HugepagePolicy::Off,
         },

@@ -261,6 +261,7 @@ fn side<S: Service>(
                 connections: size.connections,
                 send_depth: size.depth,
                 recv_depth: size.depth,
+                shared_recv_depth: 0,
             },
         }],
         pool: pool.clone(),
@@ -277,6 +278,7 @@ fn side<S: Service>(
         lanes: vec![LaneLink {
             device: name.into(),
             cq: Some(cq),
+            device_handle: None,
             spec: QpSpec {
                 send_depth: size.depth,
                 recv_depth: size.depth,
@@ -290,6 +292,7 @@ fn side<S: Service>(
             grant,
         }],
         counters: reader,
+        growth: None,
     };
     let side = Side {
         worker: Worker::new(setup, service),

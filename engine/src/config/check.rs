@@ -275,6 +275,14 @@ impl<'c> Check<'c> {
             });
         }
 
+        if let (Some(slots), Field::Given { value: most, at }) = (slots, &text.slots_max)
+            && *most < slots
+        {
+            self.faults.push(at, "[pool] slots_max", || {
+                format!("{slots} or more: the pool starts with so many slots ([pool] slots)")
+            });
+        }
+
         if let (Some(slots), Some(slot_bytes)) = (slots, slot_bytes) {
             let bytes = u64::from(slots) * u64::from(slot_bytes);
             for (device, _) in used {
@@ -298,6 +306,7 @@ impl<'c> Check<'c> {
         }
         PoolPlan {
             slots: slots.unwrap_or(POOL_SLOTS_DEFAULT),
+            slots_max: text.slots_max.get().or(slots).unwrap_or(POOL_SLOTS_DEFAULT),
             slot_bytes: slot_bytes.unwrap_or(SLOT_BYTES_DEFAULT),
             hugepages: text.hugepages.get().unwrap_or_default(),
         }

@@ -27,7 +27,7 @@ use toml::de::{DeTable, DeValue};
 const SECTIONS: [(&str, &[&str]); 5] = [
     ("control", &["core"]),
     ("worker", &["core", "idle", "devices"]),
-    ("pool", &["slots", "slot_bytes", "hugepages"]),
+    ("pool", &["slots", "slots_max", "slot_bytes", "hugepages"]),
     (
         "queues",
         &[
@@ -226,6 +226,7 @@ pub(super) struct WorkerText {
 #[derive(Clone, Debug, Default)]
 pub(super) struct PoolText {
     pub(super) slots: Field<u32>,
+    pub(super) slots_max: Field<u32>,
     pub(super) slot_bytes: Field<u32>,
     pub(super) hugepages: Field<HugepagePolicy>,
 }
@@ -420,6 +421,7 @@ impl<'t> Reader<'t> {
         PoolText {
             // One receive and one send at least.
             slots: self.whole(section, "slots", 2..=POOL_SLOTS_MAX),
+            slots_max: self.whole(section, "slots_max", 2..=POOL_SLOTS_MAX),
             slot_bytes: self.slot_bytes(section),
             hugepages: self.word(
                 section,

@@ -67,6 +67,8 @@ pub struct LanePlan {
 pub struct PoolPlan {
     /// Slots; more than any lane's `recv_depth`, and than all shared receive queues of a worker.
     pub slots: u32,
+    /// Slots that the pool may grow to; `slots` where it does not grow.
+    pub slots_max: u32,
     /// Bytes of a slot; a multiple of a cache line.
     pub slot_bytes: u32,
     /// Whether the pool lies in huge pages.
@@ -74,7 +76,7 @@ pub struct PoolPlan {
 }
 
 impl PoolPlan {
-    /// Bytes of the whole pool.
+    /// Bytes of the pool as it starts.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         u64::from(self.slots) * u64::from(self.slot_bytes)

@@ -9,6 +9,7 @@
 mod connecting;
 mod ending;
 mod greeting;
+mod growing;
 mod losing;
 mod random;
 
@@ -52,6 +53,7 @@ impl Bench {
             let lane = LaneLink {
                 device: DEVICE.into(),
                 cq: Some(cq),
+                device_handle: Some(device.clone()),
                 spec: QpSpec {
                     shared_receives: false,
                     windows: 0,
@@ -69,6 +71,7 @@ impl Bench {
                 wake: Arc::new(EventFd::new().expect("a descriptor")),
                 lanes: vec![lane],
                 counters: crate::metrics::counters().1,
+                growth: None,
             });
             ends.push(Some(Scripted::new(theirs)));
         }

@@ -1,5 +1,6 @@
 //! Workers as control sees them: mailboxes, lanes, and which places are free (placement).
 
+use super::growing::PoolGrowth;
 use crate::fabric::{Fabric, LaneGrant, QpSpec};
 use crate::limits::MAILBOX_DEPTH;
 use crate::metrics::CounterReader;
@@ -15,6 +16,9 @@ pub struct LaneLink<F: Fabric> {
     pub device: String,
     /// The CQ, for creating QPs; `None` once the device is removed.
     pub cq: Option<F::Cq>,
+    /// The device, to register memory that the pool grows by; `None` where that does not grow, or once the
+    /// device is removed.
+    pub device_handle: Option<F::Device>,
     /// What QPs are created with.
     pub spec: QpSpec,
     /// Connections that it may have.
@@ -35,6 +39,15 @@ pub struct WorkerLink<F: Fabric> {
     pub lanes: Vec<LaneLink<F>>,
     /// What the worker counts.
     pub counters: CounterReader,
+    /// Memory that its pool may grow by.
+    pub growth: Option<PoolGrowth>,
+}
+
+impl<F: Fabric> LaneLink<F> {
+    /// The device is removed: nothing here may keep it.
+    pub(super) fn forget(&mut self) {
+        (self.cq, self.device_handle) = (None, None);
+    }
 }
 
 impl<F: Fabric> std::fmt::Debug for LaneLink<F> {
@@ -180,10 +193,15 @@ impl<F: Fabric> Post<F> {
             .iter()
             .position(|lane| lane.device == device && lane.cq.is_some())?;
         if self.lost {
-            lanes[lane].cq = None;
+            lanes[lane].forget();
             return None;
         }
         Some(lane)
+    }
+
+    /// The worker has the lane, and was not told to drop it.
+    pub(super) fn has_lane(&self, lane: usize) -> bool {
+        self.lanes[lane] != LaneState::Asked && self.link.lanes[lane].cq.is_some()
     }
 
     /// True when the worker has not been asked before.

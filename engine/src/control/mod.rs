@@ -15,6 +15,7 @@
 mod control_tests;
 mod error;
 mod execute;
+mod growing;
 mod handshake;
 mod links;
 mod machine;
@@ -24,6 +25,7 @@ mod run;
 mod turn;
 
 pub use error::ConnectError;
+pub use growing::PoolGrowth;
 pub use links::{LaneLink, WorkerLink};
 pub use machine::{Drain, State};
 pub use offer::{Offer, Request, Verdict, Welcome};

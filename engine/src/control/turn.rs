@@ -233,10 +233,11 @@ impl<F: Fabric> Control<F> {
             Event::Released(conn) => (conn, Input::Released),
             Event::LaneDropped(lane) => {
                 if let Some(link) = self.posts[worker].link.lanes.get_mut(usize::from(lane)) {
-                    link.cq = None;
+                    link.forget();
                 }
                 return;
             }
+            Event::PoolLow => return self.grow_pool(worker),
         };
         if let Some(handle) = self.by_conn.get(&conn).copied() {
             self.feed(handle, input);

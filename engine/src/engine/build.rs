@@ -2,10 +2,10 @@
 //! failure just drops what was made.
 
 use super::{EngineError, WorkerGrant, timing};
-use crate::config::{Plan, WorkerPlan};
-use crate::control::{Control, LaneLink, WorkerLink};
+use crate::config::{Plan, PoolPlan, WorkerPlan};
+use crate::control::{Control, LaneLink, PoolGrowth, WorkerLink};
 use crate::fabric::{Fabric, LaneSpec, QpSpec};
-use crate::memory::{Region, Registrar};
+use crate::memory::{Growth, Region, RegionError, Registrar};
 use crate::metrics::{CounterReader, CounterWriter, counters};
 use crate::sys::eventfd::EventFd;
 use crate::sys::rlimit;
@@ -59,12 +59,10 @@ fn build_worker<F: Fabric>(
     worker: &WorkerPlan,
     number: u16,
 ) -> Result<(WorkerParts<F>, WorkerLink<F>, WorkerGrant), EngineError> {
-    let bytes = usize::try_from(plan.pool.bytes()).unwrap_or(usize::MAX);
-    let region =
-        Region::allocate(bytes, plan.pool.hugepages).map_err(|source| EngineError::Region {
-            worker: number,
-            source,
-        })?;
+    let (region, growth) = memory(&plan.pool).map_err(|source| EngineError::Region {
+        worker: number,
+        source,
+    })?;
     let region = Arc::new(region);
     let (mut setups, mut links, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     for lane in &worker.lanes {
@@ -85,6 +83,7 @@ fn build_worker<F: Fabric>(
             recv_depth: lane.recv_depth,
             shared_recv_depth: lane.shared_recv_depth,
         };
+        let device_handle = growth.as_ref().map(|_| device.clone());
         devices.push(device);
         setups.push(LaneSetup {
             lane: half,
@@ -94,6 +93,7 @@ fn build_worker<F: Fabric>(
         links.push(LaneLink {
             device: lane.device.clone(),
             cq: Some(cq),
+            device_handle,
             spec: QpSpec {
                 windows: 0,
                 shared_receives: lane.shared_recv_depth > 0,
@@ -122,6 +122,7 @@ fn build_worker<F: Fabric>(
         wake: Arc::clone(&wake),
         lanes: links,
         counters: reader,
+        growth: growth.map(PoolGrowth::new),
     };
     let parts = WorkerParts {
         number,
@@ -134,6 +135,19 @@ fn build_worker<F: Fabric>(
         devices,
     };
     Ok((parts, link, grant))
+}
+
+/// The pool's memory, and where more comes from if it may grow.
+fn memory(pool: &PoolPlan) -> Result<(Region, Option<Growth>), RegionError> {
+    let bytes = |slots: u32| {
+        let bytes = u64::from(slots) * u64::from(pool.slot_bytes);
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    };
+    if pool.slots_max <= pool.slots {
+        return Ok((Region::allocate(bytes(pool.slots), pool.hugepages)?, None));
+    }
+    let (region, growth) = Growth::begin(bytes(pool.slots), bytes(pool.slots_max), pool.hugepages)?;
+    Ok((region, Some(growth)))
 }
 
 fn find<F: Fabric>(fabric: &F, name: &str) -> Result<F::Device, EngineError> {

@@ -128,7 +128,8 @@ fn run_worker<F: Fabric, S: Service>(
         devices,
     } = parts;
     settle(&format!("worker {number}"), plan.core, ready)?;
-    let pool = match Pool::new(region, pool_plan.slots, pool_plan.slot_bytes) {
+    let (slots, most) = (pool_plan.slots, pool_plan.slots_max);
+    let pool = match Pool::growable(region, slots, pool_plan.slot_bytes, most) {
         Ok(pool) => pool,
         Err(source) => {
             let _ = ready.send(Err(EngineError::Pool {

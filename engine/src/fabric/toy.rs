@@ -6,7 +6,7 @@
 //! ```
 //! Nothing happens by itself: no event, no completion, no flush. It checks what a device could only
 //! suffer: calls on a destroyed id, a QP that dies while a half of it is elsewhere, queues that are
-//! filled beyond their depth. A test instrument, not a transport. Built for unit tests only.
+//! filled beyond their depth, work requests whose memory is not registered under their key. A test instrument, not a transport. Built for unit tests only.
 
 mod datapath;
 
@@ -70,6 +70,11 @@ struct State {
     qps: Vec<QpState>,
     /// Completions that wait on each lane.
     cqs: Vec<VecDeque<ToyWc>>,
+    /// Memory that is registered: first byte, bytes, key.
+    regions: Vec<(u64, u64, u32)>,
+    registrations: u32,
+    /// The next registration fails, with this errno.
+    refuse_registration: Option<i32>,
     /// Shared receives of each lane.
     shared: Vec<SharedState>,
     /// Private data of every connect, accept and reject.
@@ -91,7 +96,10 @@ pub(crate) struct Toy {
 pub(crate) struct ToyId(u64);
 
 #[derive(Clone)]
-pub(crate) struct ToyDevice(DeviceLimits);
+pub(crate) struct ToyDevice {
+    limits: DeviceLimits,
+    toy: Toy,
+}
 
 /// Control's half of a lane: its number.
 pub(crate) struct ToyCq(usize);
@@ -266,7 +274,7 @@ impl Fabric for Toy {
         true
     }
     fn devices(&self) -> Vec<ToyDevice> {
-        vec![ToyDevice(DeviceLimits {
+        let limits = DeviceLimits {
             name: DEVICE.into(),
             transport: Transport::Shm,
             active: true,
@@ -282,10 +290,12 @@ impl Fabric for Toy {
             message_bytes_max: MESSAGE_BYTES_MAX,
             shared_recv_depth_max: 1024,
             abilities: Abilities::LEAST,
-        })]
+        };
+        let toy = self.clone();
+        vec![ToyDevice { limits, toy }]
     }
     fn limits(device: &ToyDevice) -> &DeviceLimits {
-        &device.0
+        &device.limits
     }
     fn create_lane(
         &mut self,
@@ -298,7 +308,7 @@ impl Fabric for Toy {
         state.shared.push(SharedState::new(spec.shared_recv_depth));
         let grant = LaneGrant {
             shared_recv_depth: spec.shared_recv_depth,
-            device: device.0.name.clone(),
+            device: device.limits.name.clone(),
             cq_depth: spec.cq_depth,
             thread_domain: Err("a toy".into()),
             relaxed_ordering: Err("a toy".into()),

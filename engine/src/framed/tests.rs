@@ -359,7 +359,7 @@ impl Side {
                     self.qp_back = Some(qp);
                 }
                 Event::Stopped(_) | Event::Released(_) => {}
-                Event::Armed(..) | Event::Refused(..) | Event::LaneDropped(_) => {
+                Event::Armed(..) | Event::Refused(..) | Event::LaneDropped(_) | Event::PoolLow => {
                     panic!("{event:?}")
                 }
             }

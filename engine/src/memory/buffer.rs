@@ -18,6 +18,7 @@
 )]
 
 use super::pool::Slots;
+use crate::types::Lkey;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -79,6 +80,12 @@ impl Buffer {
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.pool.address(self.slot).as_ptr().expose_provenance() as u64
+    }
+
+    /// Key for a device of lane `lane`, where it is not the key of the pool's first region.
+    #[inline]
+    pub(crate) fn lkey(&self, lane: usize) -> Option<Lkey> {
+        self.pool.lkey(self.slot, lane)
     }
 
     /// Number of the slot in its pool.

@@ -5,20 +5,23 @@
 //!  Hugetlb  │ base ── bytes, rounded up to whole huge pages ── │                    hugepage_rs
 //! ```
 //! The guards make an overrun by the CPU a fault, and keep the kernel from merging the mapping with a
-//! neighbour, so that `/proc/self/smaps` speaks of this region alone.
-//! Cold: every function here is a system call. Imports nothing of ours. Imported by region.
+//! neighbour, so that `/proc/self/smaps` speaks of this region alone. A growing pool's chunks lie in a
+//! reservation instead (see `reservation.rs`).
+//! Cold: every function here is a system call. Imports reservation. Imported by region.
 
 #![allow(
     unsafe_code,
     reason = "mmap and its relatives change the address space"
 )]
 
+use super::reservation::{Part, Reservation};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::alloc::Layout;
 use std::ffi::c_void;
 use std::io;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 /// Zeroed memory of this process, unmapped on drop. Holding one proves: `base..base + bytes` is
 /// mapped readable and writable, by us alone.
@@ -37,6 +40,8 @@ enum Origin {
     Hugetlb(Layout),
     /// All that was reserved, guards and padding included.
     Pages { start: *mut c_void, bytes: usize },
+    /// A part of a reservation, which it goes back to.
+    Part { range: Arc<Reservation>, part: Part },
 }
 
 /// Bytes of a small page.
@@ -111,6 +116,53 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// The next `bytes` of a reservation, as small pages.
+    pub(super) fn pages_in(range: &Arc<Reservation>, bytes: usize) -> io::Result<Self> {
+        Self::in_part(range, bytes, small_page_bytes(), Reservation::open_pages)
+    }
+
+    /// The next `bytes` of a reservation, as explicit huge pages of `page_bytes`, the host's default size.
+    pub(super) fn hugetlb_in(
+        range: &Arc<Reservation>,
+        bytes: usize,
+        page_bytes: usize,
+    ) -> io::Result<Self> {
+        if !range.unit().is_multiple_of(page_bytes) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Self::in_part(range, bytes, page_bytes, Reservation::open_huge)
+    }
+
+    fn in_part(
+        range: &Arc<Reservation>,
+        bytes: usize,
+        page_bytes: usize,
+        open: impl FnOnce(&Reservation, &Part) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let part = range.take(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        if let Err(error) = open(range, &part) {
+            range.untake(part);
+            return Err(error);
+        }
+        Ok(Self {
+            base: range.address(&part),
+            bytes: part.bytes,
+            page_bytes,
+            origin: Origin::Part {
+                range: Arc::clone(range),
+                part,
+            },
+        })
+    }
+
+    /// The reservation that it lies in.
+    pub(super) fn range(&self) -> Option<&Arc<Reservation>> {
+        match &self.origin {
+            Origin::Part { range, .. } => Some(range),
+            Origin::Hugetlb(_) | Origin::Pages { .. } => None,
+        }
+    }
+
     /// A forked child does not get these pages: without this, its first write or ours after a fork
     /// would move our page to a new place while the NIC keeps writing to the old one.
     pub(super) fn keep_from_children(&self) -> io::Result<()> {
@@ -182,13 +234,17 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        match self.origin {
-            Origin::Hugetlb(layout) => {
+        match &self.origin {
+            &Origin::Hugetlb(layout) => {
                 // SAFETY: `dealloc` requires a block of `hugepage_rs::alloc` and the layout it was
                 // made with: `base` and `layout` are kept unchanged from `Mapping::hugetlb`.
                 unsafe { hugepage_rs::dealloc(self.base.as_ptr(), layout) }
             }
-            Origin::Pages { start, bytes } => {
+            Origin::Part { range, part } => {
+                range.close(part);
+                range.untake(Part { ..*part });
+            }
+            &Origin::Pages { start, bytes } => {
                 // SAFETY: `munmap` requires that nobody uses the range: it is the one that `mmap`
                 // returned, and whoever holds an address into it holds the Region that owns us.
                 let result = unsafe { rustix::mm::munmap(start, bytes) };

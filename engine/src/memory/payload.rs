@@ -197,7 +197,7 @@ pub struct Place {
     pub addr: u64,
     /// Bytes.
     pub len: u32,
-    /// Key; `None` for that of the worker's pool.
+    /// Key; `None` for that of the first region of the worker's pool.
     pub lkey: Option<Lkey>,
 }
 
@@ -240,11 +240,11 @@ impl Postable for Buffer {
         Buffer::len_bytes(self)
     }
     #[inline]
-    fn place(&self, _: usize, _: usize) -> Option<Place> {
+    fn place(&self, lane: usize, _: usize) -> Option<Place> {
         Some(Place {
             addr: self.addr(),
             len: self.len_bytes(),
-            lkey: None,
+            lkey: self.lkey(lane),
         })
     }
     #[inline]

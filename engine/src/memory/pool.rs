@@ -6,6 +6,9 @@
 //!                          ▲ depth: alloc pops, drop pushes; the slot used last, still in cache,
 //!                                   is the next one out
 //! ```
+//! A pool that grows takes further regions behind the first, whose slots are numbered on: an address is
+//! always base + slot × bytes. Only the key depends on the region: a slot of the first has the lane's
+//! own, and the others say theirs.
 //! Owns the free list; the slots in use belong to their [`Buffer`]s. One thread: `Rc` and `Cell`, so
 //! no lock and no atomic. Allocates at creation and never again; a full pool answers [`Exhausted`].
 //! Imports region, limits. Imported by worker and fabric.
@@ -15,8 +18,9 @@
 
 use super::buffer::Buffer;
 use super::region::Region;
-use crate::limits::{POOL_SLOTS_MAX, SLOT_BYTES_MAX, SLOT_BYTES_MIN};
-use std::cell::Cell;
+use crate::limits::{LANES_MAX, POOL_CHUNKS_MAX, POOL_SLOTS_MAX, SLOT_BYTES_MAX, SLOT_BYTES_MIN};
+use crate::types::Lkey;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -61,6 +65,9 @@ pub enum PoolError {
     /// Another pool, or a buffer of one, still uses the region.
     #[error("the region already has a pool; allocate one region for each")]
     RegionInUse,
+    /// A chunk lies elsewhere, or there are too many of them.
+    #[error("the region is no chunk that this pool can grow by")]
+    NotAChunk,
 }
 
 /// Fixed slots in one [`Region`]. Cloning it gives another handle to the same pool.
@@ -73,6 +80,15 @@ pub enum PoolError {
 #[derive(Clone)]
 pub struct Pool(pub(super) Rc<Slots>);
 
+/// A region that a pool has grown by.
+struct Chunk {
+    region: Arc<Region>,
+    /// Its slots have numbers below this.
+    end: u32,
+    /// By lane.
+    lkeys: [Lkey; LANES_MAX],
+}
+
 /// What a pool and its buffers share.
 pub(super) struct Slots {
     /// Keeps the memory mapped for as long as a buffer is left, forgotten ones included.
@@ -80,8 +96,14 @@ pub(super) struct Slots {
     /// The region's first byte, here so that an address is one load away.
     base: NonNull<u8>,
     slot_bytes: u32,
-    /// Numbers of free slots are in `free[..depth]`; what lies above is stale.
+    /// Numbers of free slots are in `free[..depth]`; what lies above is stale. Room for every number.
     free: Box<[Cell<u32>]>,
+    /// Slots that there are.
+    count: Cell<u32>,
+    /// Slots of the first region have numbers below this.
+    first_slots: u32,
+    /// Further regions, in order; room for [`POOL_CHUNKS_MAX`].
+    chunks: RefCell<Vec<Chunk>>,
     depth: Cell<u32>,
     low_water: Cell<u32>,
     exhausted: Cell<u64>,
@@ -94,6 +116,24 @@ impl Pool {
     ///
     /// [`PoolError`] says which number is wrong and what would be right.
     pub fn new(region: Arc<Region>, slots: u32, slot_bytes: u32) -> Result<Self, PoolError> {
+        Self::growable(region, slots, slot_bytes, slots)
+    }
+
+    /// The same, with room for numbers of slots up to `slots_max`: see [`Pool::grow`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::new`].
+    pub fn growable(
+        region: Arc<Region>,
+        slots: u32,
+        slot_bytes: u32,
+        slots_max: u32,
+    ) -> Result<Self, PoolError> {
+        let slots_max = slots_max.max(slots);
+        if slots_max > POOL_SLOTS_MAX {
+            return Err(PoolError::Slots { slots: slots_max });
+        }
         if !(1..=POOL_SLOTS_MAX).contains(&slots) {
             return Err(PoolError::Slots { slots });
         }
@@ -121,11 +161,68 @@ impl Pool {
             base: region.base(),
             region,
             slot_bytes,
-            free: (0..slots).rev().map(Cell::new).collect(),
+            free: (0..slots)
+                .rev()
+                .chain(slots..slots_max)
+                .map(Cell::new)
+                .collect(),
+            count: Cell::new(slots),
+            first_slots: slots,
+            chunks: RefCell::new(Vec::with_capacity(if slots_max > slots {
+                POOL_CHUNKS_MAX
+            } else {
+                0
+            })),
             depth: Cell::new(slots),
             low_water: Cell::new(slots),
             exhausted: Cell::new(0),
         })))
+    }
+
+    /// Takes a further region of the first one's [`Growth`](super::Growth), that follows those that are
+    /// here; `lkeys` are its keys by lane. Gives the number of new slots: a slot lies in one region, so one
+    /// that would begin in an earlier one is left out. Allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::NotAChunk`], [`PoolError::RegionInUse`].
+    pub fn grow(&self, region: Arc<Region>, lkeys: &[Lkey]) -> Result<u32, PoolError> {
+        let slots = &*self.0;
+        let mut chunks = slots.chunks.borrow_mut();
+        let (end_before, follows) = match chunks.last() {
+            Some(last) => (last.end, last.region.is_continued_by(&region)),
+            None => (slots.first_slots, slots.region.is_continued_by(&region)),
+        };
+        if !follows || chunks.len() == chunks.capacity() || lkeys.len() > LANES_MAX {
+            return Err(PoolError::NotAChunk);
+        }
+        if !region.claim() {
+            return Err(PoolError::RegionInUse);
+        }
+        let offset = region.base().as_ptr().addr() - slots.base.as_ptr().addr();
+        let numbers = u32::try_from(slots.free.len()).unwrap_or(u32::MAX);
+        let number = |slot: usize| u32::try_from(slot).unwrap_or(u32::MAX).min(numbers);
+        let bytes = slots.slot_bytes as usize;
+        let begin = number(offset.div_ceil(bytes)).max(end_before);
+        let end = number((offset + region.len()) / bytes).max(begin);
+        let mut all = [Lkey(0); LANES_MAX];
+        all[..lkeys.len()].copy_from_slice(lkeys);
+        chunks.push(Chunk {
+            region,
+            end,
+            lkeys: all,
+        });
+        // Below those that are free: they were used, and may be in the cache.
+        let (depth, more) = (slots.depth.get() as usize, (end - begin) as usize);
+        for place in (0..depth).rev() {
+            slots.free[place + more].set(slots.free[place].get());
+        }
+        for (place, slot) in slots.free.iter().zip((begin..end).rev()) {
+            place.set(slot);
+        }
+        slots.depth.set(slots.depth.get() + (end - begin));
+        slots.count.set(slots.count.get() + (end - begin));
+        Ok(end - begin)
     }
 
     /// Takes a slot. The buffer starts with length 0; its bytes are whatever the last use left, zeros
@@ -150,6 +247,18 @@ impl Pool {
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.0.count()
+    }
+
+    /// Whether [`Pool::grow`] can be of use.
+    #[must_use]
+    pub fn is_growable(&self) -> bool {
+        self.0.chunks.borrow().capacity() > 0
+    }
+
+    /// Whether there are slots with keys of their own.
+    #[inline]
+    pub(crate) fn has_grown(&self) -> bool {
+        self.0.first_slots < self.0.count.get()
     }
 
     /// Slots that are free now.
@@ -194,7 +303,7 @@ impl Slots {
     /// Called once for each slot taken, by the `Drop` of its buffer.
     #[inline]
     pub(super) fn give_back(&self, slot: u32) {
-        debug_assert!(slot < self.count());
+        debug_assert!((slot as usize) < self.free.len());
         let depth = self.depth.get();
         self.free[depth as usize].set(slot);
         self.depth.set(depth + 1);
@@ -208,17 +317,34 @@ impl Slots {
     /// The first byte of a slot that this pool handed out.
     #[inline]
     pub(super) fn address(&self, slot: u32) -> NonNull<u8> {
-        debug_assert!(slot < self.count());
+        debug_assert!((slot as usize) < self.free.len());
         let offset = slot as usize * self.slot_bytes as usize;
         // SAFETY: `add` requires that offset and result stay inside one mapping of at most isize::MAX
-        // bytes: `slot < slots`, as only numbers from `free` are handed out, and
-        // `slots * slot_bytes <= region.len()` was checked in `Pool::new`.
+        // bytes: only numbers from `free` are handed out. Those of the first region are below `slots`, and
+        // `slots * slot_bytes <= region.len()` was checked in `Pool::growable`; those of a chunk were put
+        // there by `Pool::grow`, which computes them from where the chunk lies, in the same reservation.
         unsafe { self.base.add(offset) }
     }
 
     fn count(&self) -> u32 {
-        // `Pool::new` made it from a u32.
-        u32::try_from(self.free.len()).unwrap_or(u32::MAX)
+        self.count.get()
+    }
+
+    /// The key of a slot for a lane, where it is not the lane's own: `None` in the first region.
+    #[inline]
+    pub(super) fn lkey(&self, slot: u32, lane: usize) -> Option<Lkey> {
+        if slot < self.first_slots {
+            return None;
+        }
+        self.later_lkey(slot, lane)
+    }
+
+    #[cold]
+    fn later_lkey(&self, slot: u32, lane: usize) -> Option<Lkey> {
+        let chunks = self.chunks.borrow();
+        let chunk = chunks.iter().find(|chunk| slot < chunk.end);
+        debug_assert!(chunk.is_some());
+        chunk?.lkeys.get(lane).copied()
     }
 }
 
@@ -226,6 +352,9 @@ impl Drop for Slots {
     fn drop(&mut self) {
         // The last handle and the last buffer are gone, so no slice into the region is left.
         self.region.release();
+        for chunk in self.chunks.get_mut() {
+            chunk.region.release();
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::limits::{POOL_SLOTS_MAX, SLOT_BYTES_MAX};
+use crate::types::Lkey;
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -219,4 +220,105 @@ proptest! {
             prop_assert_eq!(pool.exhausted_count(), refused);
         }
     }
+}
+
+/// The numbers of all slots, which are taken for that.
+fn numbers(pool: &Pool) -> Vec<u32> {
+    let mut all: Vec<u32> = std::iter::from_fn(|| pool.alloc().ok())
+        .map(|buffer| {
+            let slot = buffer.slot();
+            std::mem::forget(buffer);
+            slot
+        })
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn a_pool_grows_in_place() {
+    let page = rustix::param::page_size();
+    let slots = u32::try_from(page / 256).unwrap();
+    let (region, growth) = Growth::begin(page, 4 * page, HugepagePolicy::Off).unwrap();
+    let pool = Pool::growable(Arc::new(region), slots, 256, 4 * slots).unwrap();
+    assert!(pool.is_growable());
+    let held: Vec<Buffer> = (0..slots).map(|_| pool.alloc().unwrap()).collect();
+    assert_eq!(pool.alloc().unwrap_err(), Exhausted);
+    assert!(held.iter().all(|buffer| buffer.lkey(1).is_none()));
+
+    let chunk = Arc::new(growth.next_chunk().unwrap().unwrap());
+    assert_eq!(pool.grow(chunk, &[Lkey(8), Lkey(9)]), Ok(slots));
+    assert_eq!((pool.slots(), pool.free()), (2 * slots, slots));
+    let mut more = pool.alloc().unwrap();
+    more.copy_from(b"hello").unwrap();
+    assert_eq!(
+        (more.slot(), &*more),
+        (slots, &b"hello"[..]),
+        "the lowest first"
+    );
+    assert_eq!(more.addr(), held[0].addr() + page as u64);
+    assert_eq!((more.lkey(0), more.lkey(1)), (Some(Lkey(8)), Some(Lkey(9))));
+    let chunk = Arc::new(growth.next_chunk().unwrap().unwrap());
+    assert_eq!(pool.grow(chunk, &[Lkey(10)]), Ok(slots));
+    drop(held);
+    // Those that were used last are in line before those that nobody used.
+    assert!(pool.alloc().unwrap().slot() < slots);
+    let last: Vec<Buffer> = std::iter::from_fn(|| pool.alloc().ok()).collect();
+    let of_third = last.iter().filter(|b| b.lkey(0) == Some(Lkey(10))).count();
+    assert_eq!(of_third, slots as usize);
+    drop((more, last));
+    assert_eq!(pool.free(), 3 * slots);
+}
+
+#[test]
+fn slots_that_do_not_divide_the_pages_stay_within_one() {
+    // 4096 is 13 slots of 320 B less 64 B, so each border is crossed by a slot that nobody gets.
+    let page = 4096;
+    if rustix::param::page_size() != page {
+        return;
+    }
+    let (region, growth) = Growth::begin(12 * 320, 4 * page, HugepagePolicy::Off).unwrap();
+    let pool = Pool::growable(Arc::new(region), 12, 320, 51).unwrap();
+    let mut chunks = Vec::new();
+    while let Some(chunk) = growth.next_chunk().unwrap() {
+        chunks.push(Arc::new(chunk));
+    }
+    let sizes: Vec<usize> = chunks.iter().map(|c| c.len() / page).collect();
+    assert_eq!(sizes, [1, 1, 1]);
+    for chunk in &chunks {
+        pool.grow(Arc::clone(chunk), &[Lkey(1)]).unwrap();
+    }
+    let inside = |slot: &u32| {
+        let (from, to) = (*slot as usize * 320, (*slot as usize + 1) * 320 - 1);
+        from / page == to / page
+    };
+    // Slot 12 would cross the first border.
+    let want: Vec<u32> = (0..51).filter(inside).collect();
+    assert!(want.contains(&13) && !want.contains(&12));
+    assert_eq!(numbers(&pool), want);
+}
+
+#[test]
+fn only_its_own_next_chunk_is_taken() {
+    let page = rustix::param::page_size();
+    let begin = || Growth::begin(page, 4 * page, HugepagePolicy::Off).unwrap();
+    let ((region, growth), (_other, elsewhere)) = (begin(), begin());
+    let pool = Pool::growable(Arc::new(region), 4, 256, 64).unwrap();
+    let next = |growth: &Growth| Arc::new(growth.next_chunk().unwrap().unwrap());
+    let foreign = next(&elsewhere);
+    assert_eq!(pool.grow(foreign, &[]), Err(PoolError::NotAChunk));
+    let alone = Arc::new(Region::allocate(page, HugepagePolicy::Off).unwrap());
+    assert_eq!(pool.grow(alone, &[]), Err(PoolError::NotAChunk));
+    let (first, second) = (next(&growth), next(&growth));
+    assert!(pool.grow(Arc::clone(&second), &[]).is_ok());
+    assert_eq!(
+        pool.grow(first, &[]),
+        Err(PoolError::NotAChunk),
+        "it is behind"
+    );
+    assert_eq!(pool.grow(second, &[]), Err(PoolError::NotAChunk), "twice");
+    let fixed = Arc::new(Region::allocate(page, HugepagePolicy::Off).unwrap());
+    let fixed = Pool::new(fixed, 4, 256).unwrap();
+    assert!(!fixed.is_growable());
+    assert_eq!(fixed.grow(next(&growth), &[]), Err(PoolError::NotAChunk));
 }

@@ -15,9 +15,11 @@
 
 use super::hugepages::{self, Hugepages};
 use super::mapping::{Mapping, small_page_bytes};
+use super::reservation::Reservation;
 use super::tiers::{HugepagePolicy, Tier};
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a region could not be had.
@@ -104,23 +106,44 @@ impl Region {
     /// [`HugepagePolicy::Require`]; [`RegionError::TooBig`] and [`RegionError::Memory`] when there is no memory for small
     /// pages either.
     pub fn allocate(bytes: usize, policy: HugepagePolicy) -> Result<Self, RegionError> {
+        Self::at(None, bytes, policy)
+    }
+
+    /// The same, at the next place of a reservation.
+    pub(super) fn allocate_in(
+        range: &Arc<Reservation>,
+        bytes: usize,
+        policy: HugepagePolicy,
+    ) -> Result<Self, RegionError> {
+        Self::at(Some(range), bytes, policy)
+    }
+
+    fn at(
+        range: Option<&Arc<Reservation>>,
+        bytes: usize,
+        policy: HugepagePolicy,
+    ) -> Result<Self, RegionError> {
         if bytes == 0 {
             return Err(RegionError::Empty);
         }
         match policy {
-            HugepagePolicy::Require => Self::explicit(bytes),
-            HugepagePolicy::Prefer => Self::explicit(bytes).or_else(|why| {
+            HugepagePolicy::Require => Self::explicit(range, bytes),
+            HugepagePolicy::Prefer => Self::explicit(range, bytes).or_else(|why| {
                 tracing::debug!(%why, "no explicit huge pages");
-                Self::transparent(bytes)
+                Self::transparent(range, bytes)
             }),
-            HugepagePolicy::Off => Self::small(bytes),
+            HugepagePolicy::Off => Self::small(range, bytes),
         }
     }
 
-    fn explicit(bytes: usize) -> Result<Self, RegionError> {
+    fn explicit(range: Option<&Arc<Reservation>>, bytes: usize) -> Result<Self, RegionError> {
         // Asked first because hugepage_rs panics where the kernel has none.
         let pages = Hugepages::probe().ok_or(RegionError::NoHugetlb)?;
-        let mapping = Mapping::hugetlb(bytes, pages.page_bytes)
+        let mapping = match range {
+            Some(range) => Mapping::hugetlb_in(range, bytes, pages.page_bytes),
+            None => Mapping::hugetlb(bytes, pages.page_bytes),
+        };
+        let mapping = mapping
             .and_then(|mapping| {
                 mapping.keep_from_children()?;
                 mapping.populate()?;
@@ -141,15 +164,16 @@ impl Region {
         })
     }
 
-    fn transparent(bytes: usize) -> Result<Self, RegionError> {
+    fn transparent(range: Option<&Arc<Reservation>>, bytes: usize) -> Result<Self, RegionError> {
         Self::fits_the_host(bytes)?;
         let Some(huge_page) = hugepages::transparent_bytes() else {
-            return Self::small(bytes);
+            return Self::small(range, bytes);
         };
         let align = huge_page.max(small_page_bytes());
-        let mapping = Mapping::pages(bytes, align).map_err(memory("map", bytes))?;
+        let mapping = Self::pages(range, bytes, align)?;
         if mapping.ask_for_huge().is_err() {
-            return Self::small(bytes);
+            drop(mapping);
+            return Self::small(range, bytes);
         }
         let mut region = Self::populated(mapping, bytes)?;
         // Asking is not getting: memory may be too fragmented.
@@ -161,9 +185,21 @@ impl Region {
         Ok(region)
     }
 
-    fn small(bytes: usize) -> Result<Self, RegionError> {
+    fn pages(
+        range: Option<&Arc<Reservation>>,
+        bytes: usize,
+        align: usize,
+    ) -> Result<Mapping, RegionError> {
+        let mapping = match range {
+            Some(range) => Mapping::pages_in(range, bytes),
+            None => Mapping::pages(bytes, align),
+        };
+        mapping.map_err(memory("map", bytes))
+    }
+
+    fn small(range: Option<&Arc<Reservation>>, bytes: usize) -> Result<Self, RegionError> {
         Self::fits_the_host(bytes)?;
-        let mapping = Mapping::pages(bytes, small_page_bytes()).map_err(memory("map", bytes))?;
+        let mapping = Self::pages(range, bytes, small_page_bytes())?;
         mapping.refuse_huge();
         Self::populated(mapping, bytes)
     }
@@ -217,6 +253,14 @@ impl Region {
     #[must_use]
     pub fn huge_bytes(&self) -> usize {
         self.huge_bytes
+    }
+
+    /// Whether `chunk` lies in the same reservation, behind this region.
+    pub(super) fn is_continued_by(&self, chunk: &Self) -> bool {
+        let (Some(mine), Some(its)) = (self.mapping.range(), chunk.mapping.range()) else {
+            return false;
+        };
+        Arc::ptr_eq(mine, its) && self.base() < chunk.base()
     }
 
     /// True for the first caller since the last [`release`](Self::release). Two pools in one region

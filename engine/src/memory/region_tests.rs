@@ -67,7 +67,7 @@ fn prefer_works_everywhere_and_says_what_it_got() {
 
 #[test]
 fn transparent_pages_are_counted_for_this_region_alone() {
-    let regions: Vec<_> = (0..3).map(|_| Region::transparent(4 << 20)).collect();
+    let regions: Vec<_> = (0..3).map(|_| Region::transparent(None, 4 << 20)).collect();
     for region in regions {
         let mut region = region.unwrap();
         check(&mut region, 4 << 20);
@@ -110,7 +110,7 @@ fn require_of_too_much_names_the_number() {
 
 #[test]
 fn a_failed_explicit_attempt_falls_through() {
-    let region = Region::explicit(usize::MAX / 4).unwrap_err();
+    let region = Region::explicit(None, usize::MAX / 4).unwrap_err();
     assert!(matches!(
         region,
         RegionError::NoHugepages { .. } | RegionError::NoHugetlb

@@ -99,6 +99,10 @@ worker_counters! {
     recv_bytes,
     /// Times the pool had no free slot.
     pool_exhausted,
+    /// Times the pool grew.
+    pool_growths,
+    /// Times the pool was to grow and could not.
+    pool_growth_failures,
     /// Posts refused because the send queue was full.
     would_block,
     /// Connections handed to the worker by the control core.
@@ -214,7 +218,7 @@ mod tests {
             names += 1;
         }
         assert_eq!(names, json.as_object().unwrap().len());
-        assert_eq!(names, 16);
+        assert_eq!(names, 18);
         assert_eq!(json["handovers"], 7);
     }
 }

@@ -44,6 +44,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             Command::Flush(conn, time) => self.flush(conn, time),
             Command::QpGone(conn) => self.release(conn),
             Command::DropLane(lane) => self.drop_lane(lane),
+            Command::Grow(chunk) => self.grow(chunk),
+            Command::NotGrown { again } => self.not_grown(again),
             Command::Exit => self.done = true,
         }
     }
@@ -86,7 +88,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         c.message_bytes_max = grant.message_bytes_max;
         (c.announced, c.reason, c.asked) = (false, None, false);
         c.sends.open(send, lkey, &grant);
-        c.recvs.open(recv, lkey);
+        c.recvs.open(recv, lane.into(), lkey);
         self.qps[usize::from(index)] = Some(qp);
         let posted = self.post_vacant(index);
         let c = self.core.table.at(index);
@@ -127,6 +129,11 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             (state.lane, state.registration, state.polled) = (None, None, 0);
             // No QP is left that could use what the queue still has.
             state.shared = None;
+        }
+        for chunk in &mut self.chunks {
+            if let Some(registration) = chunk.registrations.get_mut(usize::from(lane)) {
+                *registration = None;
+            }
         }
         self.exposures.forget_lane(usize::from(lane));
         self.outbox.push_back(Event::LaneDropped(lane));

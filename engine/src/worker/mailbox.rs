@@ -6,15 +6,18 @@
 //!  control ─Stop──► worker ─Stopped─► control: disconnect, ERR
 //!                   worker ─Drained(qp)─► control: destroy the QP
 //!  control ─QpGone► worker ─Released─► control: destroy the id
+//!                   worker ─PoolLow─► control: map, register ─Grow─► worker
 //! ```
 //! A worker owns these types, so the data plane never names control.
 
-use super::{CloseReason, ConnId, Peer};
+use super::{CloseReason, ConnId, Peer, RegistrationOf};
 use crate::fabric::{Fabric, QpGrant};
 use crate::limits::MAILBOX_DEPTH;
+use crate::memory::Region;
 use crate::ring::sleep::{Sleeper, Waker};
 use crate::ring::spsc::{self, Consumer, Producer};
 use crate::types::Rkey;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A connection on its way to a worker.
@@ -33,6 +36,14 @@ pub struct Handover<F: Fabric> {
     pub(crate) peer: Option<Peer>,
 }
 
+/// What a pool grows by, on its way to the worker.
+pub struct PoolChunk<F: Fabric> {
+    /// The next of the pool's regions.
+    pub(crate) region: Arc<Region>,
+    /// By lane; `None` where the device is gone.
+    pub(crate) registrations: Vec<Option<RegistrationOf<F>>>,
+}
+
 /// Control to worker.
 pub enum Command<F: Fabric> {
     /// Post receives on this QP and answer Armed, or Refused.
@@ -48,6 +59,13 @@ pub enum Command<F: Fabric> {
     QpGone(ConnId),
     /// The device goes away, and no connection is left on the lane: drop it, and answer LaneDropped.
     DropLane(u8),
+    /// More memory for the pool.
+    Grow(Box<PoolChunk<F>>),
+    /// There is none.
+    NotGrown {
+        /// There may be later.
+        again: bool,
+    },
     /// No connection is left: end the loop.
     Exit,
 }
@@ -75,11 +93,19 @@ pub enum Event<F: Fabric> {
     Released(ConnId),
     /// Nothing of the lane is left on the worker.
     LaneDropped(u8),
+    /// Little of the pool is free, and it may grow: answer Grow or NotGrown.
+    PoolLow,
 }
 
 impl<F: Fabric> std::fmt::Debug for Handover<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Handover({})", self.conn)
+    }
+}
+
+impl<F: Fabric> std::fmt::Debug for PoolChunk<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PoolChunk({} B)", self.region.len())
     }
 }
 
@@ -92,6 +118,8 @@ impl<F: Fabric> std::fmt::Debug for Command<F> {
             Self::Flush(c, time) => write!(f, "Flush({c}, {time:?})"),
             Self::QpGone(c) => write!(f, "QpGone({c})"),
             Self::DropLane(lane) => write!(f, "DropLane({lane})"),
+            Self::Grow(chunk) => write!(f, "Grow({} B)", chunk.region.len()),
+            Self::NotGrown { again } => write!(f, "NotGrown(again: {again})"),
             Self::Exit => f.write_str("Exit"),
         }
     }
@@ -107,6 +135,7 @@ impl<F: Fabric> std::fmt::Debug for Event<F> {
             Self::Drained { conn, missing, .. } => write!(f, "Drained({conn}, {missing} missing)"),
             Self::Released(c) => write!(f, "Released({c})"),
             Self::LaneDropped(lane) => write!(f, "LaneDropped({lane})"),
+            Self::PoolLow => f.write_str("PoolLow"),
         }
     }
 }

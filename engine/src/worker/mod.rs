@@ -16,6 +16,7 @@ mod connection;
 mod group;
 #[cfg(all(test, not(loom)))]
 mod group_tests;
+mod growing;
 #[cfg(all(test, loom))]
 mod handover_loom;
 mod io;
@@ -41,18 +42,19 @@ pub use connection::LaneCapacity;
 pub use group::{Group, NoPick, NotOfGroup, Policy};
 pub use io::{Io, PostError, Rejected};
 pub(crate) use io::{Standing, word_of};
-pub use mailbox::{Command, ControlEnd, Event, Handover, WorkerEnd, mailbox};
+pub use mailbox::{Command, ControlEnd, Event, Handover, PoolChunk, WorkerEnd, mailbox};
 pub use service::{
     CloseReason, Completed, ConnId, Message, Outcome, Peer, Role, Service, Token, Turn, Violation,
 };
 pub(crate) use wr_id::GENERATIONS;
 
 use crate::fabric::{Fabric, Lane};
-use crate::limits::{LANES_MAX, POLL_BATCH_MAX};
+use crate::limits::{LANES_MAX, POLL_BATCH_MAX, POOL_CHUNKS_MAX};
 use crate::memory::{ExposedMemory, Exposures, Pool, Registrar, Registration};
 use crate::metrics::CounterWriter;
 use crate::types::{CoreId, IdlePolicy, Lkey, Nanos};
 use connection::Table;
+use growing::Growing;
 use io::Core;
 use recv_queue::RecvChain;
 use shared_recvs::SharedRecvs;
@@ -156,7 +158,14 @@ pub struct Worker<F: Fabric, S: Service> {
     core: Core,
     service: S,
     mailbox: WorkerEnd<F>,
-    /// Events that wait for room in the ring; bounded by five a connection and one a lane.
+    /// Regions that the pool has grown by, with their registrations; room for all that can come.
+    #[expect(
+        clippy::vec_box,
+        reason = "a chunk stays in the box that it came in: a turn frees nothing"
+    )]
+    chunks: Vec<Box<PoolChunk<F>>>,
+    growing: Growing,
+    /// Events that wait for room in the ring; bounded by five a connection, one a lane and one more.
     outbox: VecDeque<Event<F>>,
     /// Connections with receives to post.
     hungry: Vec<u16>,
@@ -199,7 +208,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
                 wcs: vec![F::Lane::blank(); POLL_BATCH_MAX].into_boxed_slice(),
                 registration: Some(l.registration),
             });
-        let slot_bytes = setup.pool.slot_bytes();
+        let (slot_bytes, grows) = (setup.pool.slot_bytes(), setup.pool.is_growable());
         let sinks = setup.read_sinks.into_iter();
         let sinks = sinks.map(|memory| memory.map(|m| Sinks::new(m, slot_bytes)));
         let mut worker = Self {
@@ -219,7 +228,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             },
             service,
             mailbox: setup.mailbox,
-            outbox: VecDeque::with_capacity(5 * places + LANES_MAX),
+            chunks: Vec::with_capacity(if grows { POOL_CHUNKS_MAX } else { 0 }),
+            growing: if grows { Growing::Ready } else { Growing::Off },
+            outbox: VecDeque::with_capacity(5 * places + LANES_MAX + 1),
             hungry: Vec::with_capacity(places),
             repost_due: false,
             repost_first: false,

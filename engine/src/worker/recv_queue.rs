@@ -39,6 +39,7 @@ pub(crate) struct RecvQueue {
     excess: u32,
     base: u64,
     lkey: Lkey,
+    lane: usize,
 }
 
 /// A chain of receives, made once and filled again and again.
@@ -102,11 +103,12 @@ impl RecvQueue {
             excess: 0,
             base: 0,
             lkey: Lkey(0),
+            lane: 0,
         }
     }
 
     /// Takes up the work of a new connection. Every slot is vacant before.
-    pub(crate) fn open(&mut self, base: u64, lkey: Lkey) {
+    pub(crate) fn open(&mut self, base: u64, lane: usize, lkey: Lkey) {
         debug_assert!(self.slots.iter().all(Option::is_none));
         // Low slots are popped first.
         for (place, slot) in self.vacant.iter_mut().rev().zip(0..) {
@@ -114,7 +116,8 @@ impl RecvQueue {
         }
         self.vacancies = self.slot_count();
         self.early.clear();
-        (self.base, self.lkey, self.posted_total) = (base, lkey, 0);
+        (self.base, self.lane, self.lkey) = (base, lane, lkey);
+        self.posted_total = 0;
         if self.is_shared() {
             self.posted_total = self.depth.saturating_sub(self.debt);
             self.excess = self.debt.saturating_sub(self.depth);
@@ -190,6 +193,7 @@ impl RecvQueue {
     /// what the NIC refused.
     pub(crate) fn fill(&mut self, pool: &Pool, chain: &mut RecvChain) -> Result<(), Exhausted> {
         chain.len = 0;
+        let grown = pool.has_grown();
         while chain.len < POST_CHAIN_MAX {
             let Some(top) = self.vacancies.checked_sub(1) else {
                 break;
@@ -201,7 +205,11 @@ impl RecvQueue {
                 wr_id: with_sequence(self.base, u32::from(slot)),
                 addr: buffer.addr(),
                 len: buffer.capacity(),
-                lkey: self.lkey,
+                lkey: if grown {
+                    buffer.lkey(self.lane).unwrap_or(self.lkey)
+                } else {
+                    self.lkey
+                },
             };
             chain.len += 1;
             self.slots[usize::from(slot)] = Some(buffer);

@@ -25,7 +25,7 @@ proptest! {
     ) {
         let pool = pool(slots);
         let mut queue = RecvQueue::new(depth);
-        queue.open(0, Lkey(9));
+        queue.open(0, 0, Lkey(9));
         let mut posted: HashSet<u32> = HashSet::new();
         for (fill, pick, refuse_from) in steps {
             if fill {
@@ -57,7 +57,7 @@ proptest! {
 fn early_messages_keep_their_order() {
     let pool = pool(4);
     let mut queue = RecvQueue::new(4);
-    queue.open(0, Lkey(1));
+    queue.open(0, 0, Lkey(1));
     let mut chain = RecvChain::new();
     let result = queue.fill(&pool, &mut chain);
     assert_eq!((chain.as_slice().len(), result), (4, Ok(())));

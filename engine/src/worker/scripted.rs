@@ -11,7 +11,7 @@ use crate::fabric::Fabric;
 use std::collections::HashMap;
 
 /// A command as a test compares it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Adopt(ConnId, Option<Peer>),
     Established(ConnId, Peer),
@@ -19,6 +19,9 @@ pub(crate) enum Order {
     Flush(ConnId),
     QpGone(ConnId),
     DropLane(u8),
+    /// Bytes, and lanes that the memory is registered for.
+    Grow(usize, Vec<bool>),
+    NotGrown(bool),
     Exit,
 }
 
@@ -32,6 +35,7 @@ pub(crate) enum Answer {
     Drained(ConnId),
     Released(ConnId),
     LaneDropped(u8),
+    PoolLow,
 }
 
 /// The worker's end; dropping it is the death of the worker.
@@ -68,6 +72,11 @@ impl<F: Fabric> Scripted<F> {
                 Order::QpGone(conn)
             }
             Command::DropLane(lane) => Order::DropLane(lane),
+            Command::Grow(chunk) => {
+                let registered = chunk.registrations.iter().map(Option::is_some);
+                Order::Grow(chunk.region.len(), registered.collect())
+            }
+            Command::NotGrown { again } => Order::NotGrown(again),
             Command::Exit => {
                 self.told_to_exit = true;
                 Order::Exit
@@ -94,6 +103,7 @@ impl<F: Fabric> Scripted<F> {
             }
             Answer::Released(conn) => Event::Released(conn),
             Answer::LaneDropped(lane) => Event::LaneDropped(lane),
+            Answer::PoolLow => Event::PoolLow,
         };
         assert!(self.end.events.push(event).is_ok(), "room for an event");
     }
@@ -108,7 +118,13 @@ impl<F: Fabric> Scripted<F> {
             Some(Order::Flush(conn)) => self.say(Answer::Drained(conn)),
             Some(Order::QpGone(conn)) => self.say(Answer::Released(conn)),
             Some(Order::DropLane(lane)) => self.say(Answer::LaneDropped(lane)),
-            Some(Order::Stop(..) | Order::Established(..) | Order::Exit) => {}
+            Some(
+                Order::Stop(..)
+                | Order::Established(..)
+                | Order::Grow(..)
+                | Order::NotGrown(_)
+                | Order::Exit,
+            ) => {}
             None => return false,
         }
         true

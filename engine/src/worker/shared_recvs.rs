@@ -41,6 +41,7 @@ pub(crate) struct SharedRecvs {
     polls_max: usize,
     base: u64,
     lkey: Lkey,
+    lane: usize,
 }
 
 impl SharedRecvs {
@@ -64,6 +65,7 @@ impl SharedRecvs {
                 + 1,
             base: shared_base(lane),
             lkey,
+            lane: lane.into(),
         })
     }
 
@@ -135,7 +137,7 @@ impl SharedRecvs {
                 wr_id: with_sequence(self.base, vacancy.slot),
                 addr: buffer.addr(),
                 len: buffer.capacity(),
-                lkey: self.lkey,
+                lkey: buffer.lkey(self.lane).unwrap_or(self.lkey),
             });
             self.slots[vacancy.slot as usize] = Some(buffer);
         }

@@ -217,6 +217,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             // A refusal has closed the connections that it concerns.
             let _ = self.refill(lane, repost);
         }
+        self.watch_pool();
     }
 
     /// Posts the receives of one connection; true when there is no more to post.

@@ -7,6 +7,7 @@
 //! Time stands still unless a test moves it. A bench ends with a balance: every slot is free again.
 
 mod adopt;
+mod growing;
 mod mailbox;
 mod operations;
 mod random;
@@ -18,7 +19,7 @@ mod teardown;
 use super::*;
 use crate::fabric::toy::{MESSAGE_BYTES_MAX, Toy, ToyQp, ToyQpControl};
 use crate::fabric::{Endpoint, LaneSpec, PrivateData, QpSpec};
-use crate::memory::{Buffer, HugepagePolicy, Region};
+use crate::memory::{Buffer, Growth, HugepagePolicy};
 use crate::metrics::{CounterReader, CounterSnapshot};
 use crate::types::{Access, QpNum};
 use std::sync::Arc;
@@ -105,6 +106,7 @@ enum Answer {
     Drained(ConnId, u32),
     Released(ConnId),
     LaneDropped(u8),
+    PoolLow,
 }
 
 /// Places, depths and slots of a bench.
@@ -115,6 +117,8 @@ struct Size {
     recv_depth: u32,
     shared_recv_depth: u32,
     slots: u32,
+    /// The pool may grow to so many slots; 0 for none.
+    slots_max: u32,
 }
 
 const SMALL: Size = Size {
@@ -123,10 +127,13 @@ const SMALL: Size = Size {
     recv_depth: 8,
     shared_recv_depth: 0,
     slots: 64,
+    slots_max: 0,
 };
 
 struct Bench {
     toy: Toy,
+    device: <Toy as Fabric>::Device,
+    growth: Growth,
     worker: Worker<Toy, Recorder>,
     control: ControlEnd<Toy>,
     cq: <Toy as Fabric>::Cq,
@@ -150,7 +157,9 @@ impl Bench {
         };
         let (cq, lane, _) = toy.create_lane(&device, &spec).expect("a lane");
         let bytes = size.slots as usize * 256;
-        let region = Arc::new(Region::allocate(bytes, HugepagePolicy::Off).expect("memory"));
+        let most = bytes.max(size.slots_max as usize * 256);
+        let (region, growth) = Growth::begin(bytes, most, HugepagePolicy::Off).expect("memory");
+        let region = Arc::new(region);
         let registration = device
             .register(Arc::clone(&region), Access::LOCAL_WRITE)
             .expect("a registration");
@@ -171,16 +180,18 @@ impl Bench {
                 registration,
                 capacity,
             }],
-            pool: Pool::new(region, size.slots, 256).expect("a pool"),
+            pool: Pool::growable(region, size.slots, 256, size.slots_max).expect("a pool"),
             mailbox,
             counters: writer,
             idle: IdlePolicy::Spin,
             close_deadline: CLOSE_DEADLINE,
-            exposures: crate::memory::Exposures::new(vec![device]),
+            exposures: crate::memory::Exposures::new(vec![device.clone()]),
         };
         Self {
             worker: Worker::new(setup, Recorder::default()),
             toy,
+            device,
+            growth,
             control,
             cq,
             counters,
@@ -290,6 +301,7 @@ impl Bench {
                 }
                 Event::Released(conn) => Answer::Released(conn),
                 Event::LaneDropped(lane) => Answer::LaneDropped(lane),
+                Event::PoolLow => Answer::PoolLow,
             });
         }
         answers

@@ -65,6 +65,7 @@ impl Server {
             lanes: vec![LaneLink {
                 device: name.into(),
                 cq: Some(cq),
+                device_handle: None,
                 spec: QpSpec {
                     shared_receives: false,
                     windows: 0,
@@ -78,6 +79,7 @@ impl Server {
                 grant,
             }],
             counters: reader,
+            growth: None,
         };
         let timing = Timing {
             resolve: Duration::from_secs(2),

@@ -12,6 +12,7 @@ mod churn;
 mod early;
 mod framed;
 mod group;
+mod growing;
 mod killed;
 mod modes;
 mod operations;

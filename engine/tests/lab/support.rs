@@ -44,6 +44,7 @@ pub(crate) fn plan(device: &str, core: usize, idle: IdlePolicy) -> Plan {
         }],
         pool: PoolPlan {
             slots: 512,
+            slots_max: 0,
             slot_bytes: 16_384,
             hugepages: HugepagePolicy::Prefer,
         },

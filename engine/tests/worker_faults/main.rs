@@ -82,6 +82,7 @@ impl Side {
                     connections: CONNECTIONS,
                     send_depth: DEPTH,
                     recv_depth: DEPTH,
+                    shared_recv_depth: 0,
                 },
             }],
             pool: pool.clone(),
@@ -98,6 +99,7 @@ impl Side {
             lanes: vec![LaneLink {
                 device: grant.device.clone(),
                 cq: Some(cq),
+                device_handle: None,
                 spec: QpSpec {
                     send_depth: DEPTH,
                     recv_depth: DEPTH,
@@ -111,6 +113,7 @@ impl Side {
                 grant,
             }],
             counters,
+            growth: None,
         };
         let service = Chatter::new(ledger, memory.expect("memory"));
         Self {

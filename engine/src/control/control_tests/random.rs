@@ -116,7 +116,10 @@ impl Script {
                     Some(Order::Flush(conn)) => worker.say(Answer::Drained(conn)),
                     Some(Order::QpGone(conn)) => worker.say(Answer::Released(conn)),
                     Some(Order::DropLane(lane)) => worker.say(Answer::LaneDropped(lane)),
-                    Some(Order::Established(..) | Order::Exit) | None => {}
+                    Some(
+                        Order::Established(..) | Order::Grow(..) | Order::NotGrown(_) | Order::Exit,
+                    )
+                    | None => {}
                 }
             }
             Step::Close(n) if !self.names.is_empty() => {

@@ -23,24 +23,43 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::Arc;
 
-/// Key of every registration.
-const LKEY: Lkey = Lkey(77);
-
 /// Memory that the toy was told of.
 pub(crate) struct ToyRegistration {
     _region: Arc<Region>,
+    toy: Toy,
+    key: u32,
+}
+
+impl Drop for ToyRegistration {
+    fn drop(&mut self) {
+        let regions = &mut self.toy.lock().regions;
+        regions.retain(|(_, _, key)| *key != self.key);
+    }
 }
 
 impl Registrar for ToyDevice {
     type Registration = ToyRegistration;
     fn register(&self, region: Arc<Region>, _: Access) -> io::Result<ToyRegistration> {
-        Ok(ToyRegistration { _region: region })
+        let mut state = self.toy.lock();
+        if let Some(errno) = state.refuse_registration.take() {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        state.registrations += 1;
+        let key = 77 + state.registrations;
+        let base = region.base().as_ptr().expose_provenance() as u64;
+        state.regions.push((base, region.len() as u64, key));
+        drop(state);
+        Ok(ToyRegistration {
+            _region: region,
+            toy: self.toy.clone(),
+            key,
+        })
     }
 }
 
 impl Registration for ToyRegistration {
     fn lkey(&self) -> Lkey {
-        LKEY
+        Lkey(self.key)
     }
     fn rkey(&self) -> Rkey {
         Rkey(0)
@@ -134,6 +153,13 @@ impl State {
         });
     }
 
+    /// The bytes are all in memory that is registered under the key.
+    fn knows(&self, addr: u64, len: u32, lkey: Lkey) -> bool {
+        let region = self.regions.iter().find(|(_, _, key)| *key == lkey.0);
+        region
+            .is_some_and(|(base, bytes, _)| *base <= addr && addr + u64::from(len) <= base + bytes)
+    }
+
     /// The receive that the next message on a QP uses.
     fn take_recv(&mut self, number: usize) -> Option<RecvWr> {
         let qp = &mut self.qps[number];
@@ -209,6 +235,16 @@ impl Toy {
     /// The QP goes to error.
     pub(crate) fn flush(&self, qp: QpNum) {
         self.lock().flush(qp.0 as usize);
+    }
+
+    /// The next registration fails.
+    pub(crate) fn refuse_registration(&self, errno: i32) {
+        self.lock().refuse_registration = Some(errno);
+    }
+
+    /// Registrations that there are.
+    pub(crate) fn registered(&self) -> usize {
+        self.lock().regions.len()
     }
 
     /// Nothing comes in on it any more.
@@ -401,11 +437,13 @@ impl Lane for ToyLane {
     ) -> Result<(), PostFailure> {
         assert!((1..=POST_CHAIN_MAX).contains(&chain.len()));
         let mut state = self.toy.lock();
+        for wr in chain {
+            assert!(wr.inline || state.knows(wr.addr, wr.len, wr.lkey));
+        }
         let q = &mut state.qps[qp.number];
         q.send_chains.push(chain.to_vec());
         let (n, outcome) = accept(&mut q.sends_left, chain.len());
         for wr in &chain[..n] {
-            assert!(wr.inline || wr.lkey == LKEY);
             let from = with_exposed_provenance::<u8>(usize::try_from(wr.addr).expect("64 bits"));
             // SAFETY: `from_raw_parts` requires `len` initialised bytes that nobody writes: the work
             // request names a slot whose buffer the worker's send queue owns, and it is copied here
@@ -424,6 +462,9 @@ impl Lane for ToyLane {
     fn post_recv(&mut self, qp: &mut ToyQp, chain: &[RecvWr]) -> Result<(), PostFailure> {
         assert!((1..=POST_CHAIN_MAX).contains(&chain.len()));
         let mut state = self.toy.lock();
+        for wr in chain {
+            assert!(state.knows(wr.addr, wr.len, wr.lkey));
+        }
         let q = &mut state.qps[qp.number];
         assert!(
             !q.spec.shared_receives,
@@ -431,7 +472,6 @@ impl Lane for ToyLane {
         );
         q.recv_chains.push(chain.len());
         let (n, outcome) = accept(&mut q.recvs_left, chain.len());
-        assert!(chain.iter().all(|wr| wr.lkey == LKEY));
         q.recvs.extend(&chain[..n]);
         assert!(q.recvs.len() <= q.spec.recv_depth as usize, "receive queue");
         if q.in_error {
@@ -442,10 +482,13 @@ impl Lane for ToyLane {
 
     fn post_shared_recv(&mut self, chain: &[RecvWr]) -> Result<(), PostFailure> {
         assert!((1..=POST_CHAIN_MAX).contains(&chain.len()));
-        let q = &mut self.toy.lock().shared[self.number];
+        let mut state = self.toy.lock();
+        for wr in chain {
+            assert!(state.knows(wr.addr, wr.len, wr.lkey));
+        }
+        let q = &mut state.shared[self.number];
         q.chains.push(chain.len());
         let (n, outcome) = accept(&mut q.left, chain.len());
-        assert!(chain.iter().all(|wr| wr.lkey == LKEY));
         q.recvs.extend(&chain[..n]);
         assert!(q.recvs.len() <= q.depth, "shared receive queue");
         outcome

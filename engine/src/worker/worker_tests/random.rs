@@ -269,7 +269,9 @@ impl Script {
                 Answer::Stopped(conn) => (conn, Some(Stage::Stopped)),
                 Answer::Drained(conn, _) => (conn, Some(Stage::Drained)),
                 Answer::Released(conn) => (conn, None),
-                Answer::LaneDropped(_) => unreachable!("no device goes away here"),
+                Answer::LaneDropped(_) | Answer::PoolLow => {
+                    unreachable!("no device goes away here, and no pool grows")
+                }
             };
             let past = self.past.iter_mut().find(|p| p.conn == conn);
             past.expect("a life").answers.push(answer);
@@ -283,6 +285,20 @@ impl Script {
                 (_, None) => *place = None,
             }
         }
+    }
+
+    /// What all peers together may still send, as they were told, finds a receive.
+    fn check_promises(&mut self) {
+        let mut promised = 0;
+        let lives = self.lives.iter().flatten();
+        for life in lives.filter(|l| l.stage != Stage::Adopting) {
+            let past = self.past.iter().find(|p| p.conn == life.conn);
+            let recvs = &self.bench.worker.core.table.at(life.conn.index).recvs;
+            let told = recvs.posted_total() as usize;
+            promised += told - past.expect("a life").delivered.len();
+        }
+        let posted = self.bench.toy.shared_outstanding(0);
+        assert!(promised <= posted, "{promised} promised, {posted} posted");
     }
 
     fn drive_to_the_end(&mut self) {
@@ -399,6 +415,9 @@ proptest! {
         let mut script = Script::new(receives);
         for step in steps {
             script.take(step);
+            if receives == Receives::Fair {
+                script.check_promises();
+            }
         }
         script.drive_to_the_end();
         script.check();
