@@ -2,6 +2,8 @@
 //!
 //! Imports nothing. Imported by everyone.
 
+use std::time::Duration;
+
 /// Cores are numbered below this: `CPU_SETSIZE`, above which `core_affinity` aborts.
 pub const CORE_ID_MAX: usize = 1024;
 /// Workers in one engine.
@@ -23,7 +25,8 @@ pub const SHARED_RECV_REFILL: u32 = 32;
 /// Every so many idle turns in a row fewer than a batch are reposted too.
 pub const IDLE_TURNS_BEFORE_TOP_UP: u32 = 256;
 /// On a loose device ([`crate::fabric::QpGrant`]) operations of so many bytes are all signalled: a page,
-/// from which on SoftiWARP sends unsignalled ones without a copy.
+/// from which on SoftiWARP sends unsignalled ones without a copy. So are READs of as many, on every
+/// device.
 pub const SIGNALLED_FROM_BYTES: u32 = 4096;
 /// READs that a worker may have under way on a device whose READs go through an arena (iWARP).
 pub const READ_SINKS: usize = 64;
@@ -35,6 +38,18 @@ pub const LISTEN_BACKLOG: u32 = 128;
 pub const GROUP_MEMBERS_MAX: u16 = 128;
 /// Pieces of local memory that one operation gathers from or scatters to.
 pub const SGE_MAX: usize = 4;
+/// Bytes of a large message (framed mode): the most that one may have.
+pub const LARGE_BYTES_MAX: u32 = 1 << 30;
+/// Large messages of one connection, each way, that are not finished.
+pub const LARGE_IN_FLIGHT_MAX: usize = 8;
+/// READs of large messages that one connection has under way, if the handshake leaves it as many.
+pub const LARGE_READS_MAX: u32 = 8;
+/// Bytes of one such READ, where the service names no number and the device takes as many. What is sent
+/// on a connection may have to wait for the READs before it, so they are no longer than a fast link needs
+/// to stay busy.
+pub const LARGE_READ_BYTES_DEFAULT: u32 = 1 << 20;
+/// A large message is to be finished by its receiver within this time.
+pub const LARGE_DEADLINE_DEFAULT: Duration = Duration::from_secs(60);
 /// Work requests chained behind one doorbell.
 pub const POST_CHAIN_MAX: usize = 32;
 
@@ -95,6 +110,7 @@ pub const PRIVATE_DATA_MAX: usize = 56;
 pub const MIN_RNR_TIMER: u8 = 12;
 
 const _: () = assert!(POST_CHAIN_MAX <= SEND_DEPTH_DEFAULT as usize);
+const _: () = assert!(LARGE_READ_BYTES_DEFAULT <= LARGE_BYTES_MAX && LARGE_READS_MAX >= 1);
 const _: () = assert!(RECV_REPOST_BATCH <= RECV_DEPTH_DEFAULT);
 const _: () = assert!(SHARED_RECV_REFILL as usize <= POST_CHAIN_MAX);
 const _: () = assert!(

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use spinwire::wire::{HEADER_BYTES, Header, Kind, RegionId, RegionOffer};
+use spinwire::wire::{Finish, HEADER_BYTES, Header, Kind, LargeOffer, RegionId, RegionOffer};
 
 fuzz_target!(|bytes: &[u8]| {
     let (header, payload) = match Header::parse(bytes) {
@@ -28,6 +28,9 @@ fuzz_target!(|bytes: &[u8]| {
             }
             Err(error) => assert!(!error.to_string().is_empty()),
         },
+        // Targets of their own: see large.rs.
+        Kind::Large => assert_eq!(payload.len(), LargeOffer::BYTES),
+        Kind::Finish => assert_eq!(payload.len(), Finish::BYTES),
         Kind::Withdraw => {
             let id = RegionId::parse(payload).expect("the header vouches for the length");
             assert_eq!(id.encode(), payload);

@@ -5,7 +5,7 @@
 
 use super::{Conn, Control, Handle};
 use crate::fabric::{Fabric, FabricError, PrivateData, Step};
-use crate::wire::{Hello, Refusal};
+use crate::wire::{Features, Hello, Refusal};
 use std::io;
 
 impl<F: Fabric> Control<F> {
@@ -18,7 +18,8 @@ impl<F: Fabric> Control<F> {
             return Ok(());
         };
         let lane = &self.posts[place.worker].link.lanes[place.lane];
-        let hello = Hello::new(lane.spec.recv_depth, conn.posted, lane.buffer_bytes);
+        let hello = Hello::new(lane.spec.recv_depth, conn.posted, lane.buffer_bytes)
+            .map(|hello| hello.with_features(Features::OURS));
         let hello = hello.map_err(|error| {
             FabricError::new(Step::Connect, &conn.peer_endpoint, io::Error::other(error)).advise(
                 "Framed mode needs [queues] recv_depth of 4, or as much of shared_recv_depth for each \

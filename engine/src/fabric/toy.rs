@@ -15,7 +15,7 @@ use super::{
     LaneSpec, PrivateData, QpGrant, QpSpec, Step,
 };
 use crate::sys::eventfd::EventFd;
-use crate::types::{Abilities, DeviceLimits, QpNum, Transport};
+use crate::types::{Abilities, Access, DeviceLimits, QpNum, Transport};
 use datapath::{QpState, SharedState};
 pub(crate) use datapath::{ToyLane, ToyQp, ToyWc};
 use std::collections::VecDeque;
@@ -70,8 +70,8 @@ struct State {
     qps: Vec<QpState>,
     /// Completions that wait on each lane.
     cqs: Vec<VecDeque<ToyWc>>,
-    /// Memory that is registered: first byte, bytes, key.
-    regions: Vec<(u64, u64, u32)>,
+    /// Memory that is registered: first byte, bytes, key, what the key allows.
+    regions: Vec<(u64, u64, u32, Access)>,
     registrations: u32,
     /// The next registration fails, with this errno.
     refuse_registration: Option<i32>,

@@ -25,10 +25,12 @@
 //! service's alone, and may all be the same.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use super::{Frame, Refused, RegionId, RegionOffer, RequestId, SendError};
+use super::large::{Large, Options};
+use super::{Frame, Incoming, Refused, RegionId, RegionOffer, RequestId, SendError};
 use crate::flow::Window;
 use crate::memory::Buffer;
-use crate::wire::{Header, HeaderError, Hello, HelloError, Kind, POSTED_MIN};
+use crate::types::Nanos;
+use crate::wire::{Features, Finish, Header, HeaderError, Hello, HelloError, Kind, POSTED_MIN};
 use crate::worker::{ConnId, Io, Peer, PostError, Rejected, Role, Standing, Token, Violation};
 
 /// Places of the send queue that a frame or READ or WRITE of the service needs: its own, and the one
@@ -49,6 +51,10 @@ pub(super) enum Use {
     Read,
     /// A CAS or FAA of the service's.
     Atomic,
+    /// The offer of a large message.
+    LargeOffer,
+    /// A READ of a large message.
+    LargeRead,
 }
 
 impl Use {
@@ -61,12 +67,14 @@ impl Use {
     /// What a mark says.
     #[inline]
     pub(super) fn marked(mark: u8) -> Option<Self> {
-        const ALL: [Use; 5] = [
+        const ALL: [Use; 7] = [
             Use::Internal,
             Use::Frame,
             Use::Write,
             Use::Read,
             Use::Atomic,
+            Use::LargeOffer,
+            Use::LargeRead,
         ];
         ALL.get(usize::from(mark)).copied()
     }
@@ -76,7 +84,8 @@ impl Use {
     fn of(kind: Kind) -> Self {
         match kind {
             Kind::Message | Kind::Request | Kind::Reply => Self::Frame,
-            Kind::Credits | Kind::Offer | Kind::Withdraw => Self::Internal,
+            Kind::Credits | Kind::Offer | Kind::Withdraw | Kind::Finish => Self::Internal,
+            Kind::Large => Self::LargeOffer,
         }
     }
 }
@@ -108,6 +117,8 @@ pub(super) enum Arrival {
     Reply(RequestId),
     Offer(RegionOffer),
     Withdraw(RegionId),
+    Large(Incoming),
+    Finish(Finish),
 }
 
 /// Why a connection cannot be framed.
@@ -150,6 +161,9 @@ pub(super) struct Conn {
     may_speak: bool,
     /// This side connected and has sent nothing yet: the other waits for its word.
     word_owed: bool,
+    pub(super) large: Box<Large>,
+    /// A turn is to look at its large messages.
+    pub(super) large_due: bool,
 }
 
 impl Conn {
@@ -182,6 +196,8 @@ impl Conn {
             condemned: false,
             may_speak: peer.role == Role::Active,
             word_owed: peer.role == Role::Active,
+            large: Box::new(Large::new(hello.features().common(Features::OURS))),
+            large_due: false,
         })
     }
 
@@ -209,7 +225,7 @@ impl Conn {
 
     /// Whether an operation of the service's may be posted, as far as this side goes.
     #[inline]
-    fn has_room(&self, standing: Standing) -> bool {
+    pub(super) fn has_room(&self, standing: Standing) -> bool {
         self.may_speak && standing.room >= ROOM_FOR_SERVICE
     }
 
@@ -225,6 +241,19 @@ impl Conn {
     #[inline]
     fn is_to_be_told(&self) -> bool {
         self.word_owed || (self.window.credits_due() && self.peer_has() < self.half)
+    }
+
+    /// The service waited for something other than room or credits, which came.
+    pub(super) fn owe_writable(&mut self) {
+        self.one_sided_waits = true;
+    }
+
+    pub(super) fn id(&self) -> ConnId {
+        self.id
+    }
+
+    pub(super) fn is_condemned(&self) -> bool {
+        self.condemned
     }
 
     /// Takes in a message.
@@ -248,6 +277,7 @@ impl Conn {
                     seen: payload.len(),
                 })?)
             }
+            Kind::Large | Kind::Finish => self.large.hear(header.kind, payload)?,
         })
     }
 }
@@ -260,7 +290,7 @@ fn find(places: &mut [Option<Conn>], id: ConnId) -> Option<&mut Conn> {
 }
 
 #[inline]
-fn wake(awake: &mut Vec<ConnId>, c: &mut Conn) {
+pub(super) fn wake(awake: &mut Vec<ConnId>, c: &mut Conn) {
     if !c.awake {
         c.awake = true;
         awake.push(c.id);
@@ -268,10 +298,24 @@ fn wake(awake: &mut Vec<ConnId>, c: &mut Conn) {
 }
 
 /// Every connection of a worker, by index.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Conns {
     places: Vec<Option<Conn>>,
     awake: Vec<ConnId>,
+    pub(super) options: Options,
+    /// No large message is late before.
+    pub(super) next_deadline: Nanos,
+}
+
+impl Default for Conns {
+    fn default() -> Self {
+        Self {
+            places: Vec::new(),
+            awake: Vec::new(),
+            options: Options::default(),
+            next_deadline: Nanos::FAR,
+        }
+    }
 }
 
 impl Conns {
@@ -291,15 +335,24 @@ impl Conns {
         }
     }
 
-    /// Forgets a connection; false if it was never taken.
+    /// Forgets a connection, and gives the large messages that it had; `None` if it was never taken.
     #[cold]
-    pub(super) fn remove(&mut self, conn: ConnId) -> bool {
-        let place = self.places.get_mut(usize::from(conn.index));
-        place.is_some_and(|place| place.take_if(|c| c.id == conn).is_some())
+    pub(super) fn remove(&mut self, conn: ConnId) -> Option<Box<Large>> {
+        let place = self.places.get_mut(usize::from(conn.index))?;
+        Some(place.take_if(|c| c.id == conn)?.large)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Conn> {
+        self.places.iter().flatten()
+    }
+
+    /// The connection, and the list to [`wake`] it on.
+    pub(super) fn get_and_awake(&mut self, conn: ConnId) -> (Option<&mut Conn>, &mut Vec<ConnId>) {
+        (find(&mut self.places, conn), &mut self.awake)
     }
 
     #[inline]
-    fn get(&mut self, conn: ConnId) -> Option<&mut Conn> {
+    pub(super) fn get(&mut self, conn: ConnId) -> Option<&mut Conn> {
         find(&mut self.places, conn)
     }
 
@@ -355,7 +408,7 @@ impl Conns {
     pub(super) fn stays_awake(&mut self, conn: ConnId) -> bool {
         self.get(conn).is_some_and(|c| {
             let fresh = std::mem::take(&mut c.fresh);
-            fresh || c.is_to_be_told() || c.peer_has() < c.low
+            fresh || c.large_due || c.is_to_be_told() || c.peer_has() < c.low
         })
     }
 

@@ -52,8 +52,8 @@ pub enum OfferRefused {
 /// A handler's hands.
 #[derive(Debug)]
 pub struct FramedIo<'a> {
-    io: Io<'a>,
-    conns: &'a mut Conns,
+    pub(super) io: Io<'a>,
+    pub(super) conns: &'a mut Conns,
 }
 
 impl<'a> FramedIo<'a> {

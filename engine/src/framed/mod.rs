@@ -4,7 +4,7 @@
 //! ```text
 //!            worker::Service                               framed::Service
 //!  Worker ─── message ────► parse the header ─────────────► request, reply, message
-//!                           credits ─► Window               offered, withdrawn
+//!                           credits ─► Window               offered, withdrawn, large
 //!         ─── completed ──► whose was it? ────────────────► completed
 //!         ─── turn ───────► service, then those awake: ───► writable
 //!                           credits alone, where due
@@ -54,18 +54,26 @@
 mod conns;
 mod frame;
 mod io;
+mod large;
 mod service;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use crate::wire::{RegionId, RegionOffer};
+pub use crate::wire::{LargeId, RegionId, RegionOffer};
 pub use frame::{Frame, Payload};
 pub use io::{FramedIo, OfferRefused, Refused, SendError};
+pub use large::{
+    AcceptError, Chunk, Incoming, LargeOutcome, LargeReceived, LargeRefused, LargeSendError,
+    LargeSent, ReceiveOutcome, SinkRefused,
+};
 pub use service::{Completed, Operation, RequestId, Service};
 
-use crate::memory;
-use crate::worker::{self, CloseReason, ConnId, Io, Message, Peer, Turn, Violation};
+use crate::memory::{self, Postable};
+use crate::worker::{self, CloseReason, ConnId, Io, Message, Outcome, Peer, Turn, Violation};
 use conns::{Arrival, Conn, Conns, Use};
+use large::Ended;
+use std::num::NonZeroU32;
+use std::time::Duration;
 
 /// A framed service as the worker takes it.
 #[derive(Debug)]
@@ -81,6 +89,23 @@ impl<S: Service> Framed<S> {
             service,
             conns: Conns::default(),
         }
+    }
+
+    /// The same; a large message that its peer does not finish within `deadline` ends the connection.
+    /// [`LARGE_DEADLINE_DEFAULT`](crate::limits::LARGE_DEADLINE_DEFAULT) if nothing is said.
+    #[must_use]
+    pub fn large_deadline(mut self, deadline: Duration) -> Self {
+        self.conns.options().deadline = deadline;
+        self
+    }
+
+    /// The same; a READ of a large message asks for `bytes` at most, and for no more than the device
+    /// takes in one. [`LARGE_READ_BYTES_DEFAULT`](crate::limits::LARGE_READ_BYTES_DEFAULT) if nothing is
+    /// said.
+    #[must_use]
+    pub fn large_read_bytes(mut self, bytes: NonZeroU32) -> Self {
+        self.conns.options().read_bytes_max = bytes.get();
+        self
     }
 
     /// The service, for a caller that owns the worker.
@@ -106,6 +131,16 @@ impl<S: Service> Framed<S> {
                 drop(payload);
                 self.service.withdrawn(io, conn, id);
             }
+            Arrival::Large(incoming) => {
+                drop(payload);
+                self.service.large(io, conn, incoming);
+            }
+            Arrival::Finish(finish) => {
+                drop(payload);
+                if let Some(sent) = io.conns.take_sent(conn, finish) {
+                    self.service.large_sent(io, conn, sent);
+                }
+            }
         }
     }
 
@@ -123,8 +158,46 @@ impl<S: Service> Framed<S> {
             let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
             self.service.writable(io, conn);
         }
+        let large = self.conns.is_large_due(conn) && self.attend_large(io, conn);
         let told = self.conns.tell_alone(io, conn);
-        (writable || told, self.conns.stays_awake(conn))
+        (writable || large || told, self.conns.stays_awake(conn))
+    }
+
+    /// Tells the service of large messages that it has, then posts what the others need.
+    fn attend_large(&mut self, io: &mut Io<'_>, conn: ConnId) -> bool {
+        let mut ended = false;
+        while let Some(Ended(received)) = self.conns.take_ended(conn) {
+            ended = true;
+            let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
+            self.service.large_done(io, conn, received);
+        }
+        self.conns.pump(io, conn) || ended
+    }
+
+    /// A READ of a large message is over. One that failed ends the connection, and the message then.
+    fn large_read(&mut self, io: &mut Io<'_>, conn: ConnId, completed: worker::Completed) {
+        if completed.outcome != Outcome::Done {
+            return;
+        }
+        let (token, payload) = (completed.token, completed.payload);
+        let Some(done) = self.conns.read_done(conn, token, payload.len_bytes()) else {
+            debug_assert!(false, "a READ of a message that nobody has accepted");
+            return;
+        };
+        if let (Some(buffer), true) = (payload.into_buffer(), done.wanted) {
+            let chunk = Chunk::new(buffer, token, done);
+            let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
+            self.service.large_chunk(io, conn, chunk);
+        }
+    }
+
+    /// Ends connections whose peers have not finished a large message in time.
+    #[cold]
+    fn end_late(&mut self, io: &mut Io<'_>) {
+        while let Some((conn, id)) = self.conns.find_late(io.now()) {
+            let late = Violation::LargeLate(id);
+            FramedIo::new(io.reborrow(), &mut self.conns).condemn(conn, late);
+        }
     }
 }
 
@@ -164,6 +237,9 @@ impl<S: Service> worker::Service for Framed<S> {
     #[inline]
     fn completed(&mut self, io: &mut Io<'_>, conn: ConnId, completed: worker::Completed) {
         self.conns.room_came(conn);
+        if completed.mark == Use::LargeRead.mark() {
+            return self.large_read(io, conn, completed);
+        }
         let (token, outcome) = (completed.token, completed.outcome);
         let old = completed.old_value();
         let payload = completed.payload;
@@ -174,10 +250,16 @@ impl<S: Service> worker::Service for Framed<S> {
             (Some(Use::Internal), memory::Payload::Buffer(buffer)) => {
                 return self.conns.restock(conn, buffer);
             }
+            (Some(Use::LargeOffer), memory::Payload::Buffer(buffer)) => {
+                if outcome == Outcome::NeverPosted {
+                    self.conns.note_never_posted(conn, token);
+                }
+                return self.conns.restock(conn, buffer);
+            }
             (Some(Use::Write), payload) => Operation::Written(payload),
             (Some(Use::Read), payload) => Operation::Read(payload),
             (Some(Use::Atomic), _) => Operation::Atomic(old),
-            (Some(Use::Frame | Use::Internal) | None, _) => {
+            (Some(Use::Frame | Use::Internal | Use::LargeOffer | Use::LargeRead) | None, _) => {
                 debug_assert!(false, "a completion of what was never posted");
                 return;
             }
@@ -192,8 +274,14 @@ impl<S: Service> worker::Service for Framed<S> {
     }
 
     fn disconnected(&mut self, io: &mut Io<'_>, conn: ConnId, reason: CloseReason) {
-        if self.conns.remove(conn) {
+        if let Some(mut large) = self.conns.remove(conn) {
             let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
+            while let Some(sent) = large.take_unfinished() {
+                self.service.large_sent(io, conn, sent);
+            }
+            while let Some(Ended(received)) = large.take_lost() {
+                self.service.large_done(io, conn, received);
+            }
             self.service.disconnected(io, conn, reason);
         }
     }
@@ -204,6 +292,9 @@ impl<S: Service> worker::Service for Framed<S> {
             let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
             self.service.turn(io)
         };
+        if io.now() >= self.conns.next_deadline() {
+            self.end_late(io);
+        }
         let mut i = 0;
         while let Some(conn) = self.conns.awake(i) {
             let (worked, stays) = self.attend(io, conn);

@@ -1,7 +1,10 @@
 //! What an embedder writes in framed mode: a [`Service`] of requests, replies and messages.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use super::{Frame, FramedIo, Payload, RegionId, RegionOffer, unserved};
+use super::{
+    Chunk, Frame, FramedIo, Incoming, LargeReceived, LargeSent, Payload, RegionId, RegionOffer,
+    unserved,
+};
 use crate::memory;
 use crate::wire::Kind;
 use crate::worker::{CloseReason, ConnId, Outcome, Peer, Token, Turn};
@@ -42,6 +45,9 @@ pub struct Completed {
 /// `connected` comes first and once, `disconnected` last and once; every token given to a send comes
 /// back in exactly one `completed` between them. Requests, replies and messages of one connection
 /// come in the order in which they were sent.
+///
+/// A large message has calls of its own: one `large_sent` for each that was sent, one `large_done` for
+/// each that was accepted, before `disconnected` too.
 ///
 /// A peer that sends what the service has no handler for is disconnected, since it would wait for
 /// ever: [`Violation::Unserved`](crate::worker::Violation::Unserved).
@@ -84,6 +90,24 @@ pub trait Service {
     /// The peer takes an offer back: to use its region from here on may end the connection.
     fn withdrawn(&mut self, io: &mut FramedIo<'_>, conn: ConnId, id: RegionId) {
         let _ = (io, conn, id);
+    }
+    /// The peer offers a message larger than a buffer. It waits, with all its bytes at the peer, until
+    /// [`FramedIo::accept_large`], [`FramedIo::accept_large_in_chunks`] or [`FramedIo::refuse_large`]
+    /// is called, now or later; the peer has a deadline. A service without this handler refuses.
+    fn large(&mut self, io: &mut FramedIo<'_>, conn: ConnId, incoming: Incoming) {
+        io.refuse_large(conn, incoming.id);
+    }
+    /// The next part of a message that was accepted in chunks.
+    fn large_chunk(&mut self, io: &mut FramedIo<'_>, conn: ConnId, chunk: Chunk) {
+        let _ = (io, conn, chunk);
+    }
+    /// A large message that this side accepted is over.
+    fn large_done(&mut self, io: &mut FramedIo<'_>, conn: ConnId, received: LargeReceived) {
+        let _ = (io, conn, received);
+    }
+    /// A large message that this side sent is over.
+    fn large_sent(&mut self, io: &mut FramedIo<'_>, conn: ConnId, sent: LargeSent) {
+        let _ = (io, conn, sent);
     }
     /// A connection ended; nothing names it afterwards.
     fn disconnected(&mut self, io: &mut FramedIo<'_>, conn: ConnId, reason: CloseReason) {

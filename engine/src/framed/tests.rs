@@ -8,16 +8,21 @@
 
 mod credits;
 mod endings;
+mod large;
+mod large_hostile;
+mod large_random;
 mod random;
 mod traffic;
 
 use super::*;
 use crate::fabric::toy::{Toy, ToyQp, ToyQpControl};
 use crate::fabric::{Endpoint, Fabric, LaneSpec, PrivateData, QpSpec, SendOp};
-use crate::memory::{ExposedMemory, Exposures, HugepagePolicy, Pool, Region, Registrar};
+use crate::memory::{
+    ExposedMemory, Exposures, HugepagePolicy, MemorySpan, Pool, Region, Registrar,
+};
 use crate::metrics::CounterReader;
 use crate::types::{Access, IdlePolicy, Nanos, QpNum, RemoteRegion, Rkey};
-use crate::wire::{HEADER_BYTES, Hello, Kind};
+use crate::wire::{Features, HEADER_BYTES, Hello, Kind};
 use crate::worker::{
     Command, ControlEnd, Event, Handover, LaneCapacity, LaneSetup, Outcome, PostError, Role, Token,
     Worker, WorkerSetup, mailbox,
@@ -41,6 +46,11 @@ enum Seen {
     Writable,
     Offered(RegionOffer),
     Withdrawn(RegionId),
+    Large(Incoming),
+    Chunk(u32, u32, Vec<u8>, bool),
+    /// With the first bytes of the memory, as many as the message has.
+    LargeDone(u32, ReceiveOutcome, Option<Vec<u8>>),
+    LargeSent(u64, LargeOutcome),
     Disconnected(CloseReason),
 }
 
@@ -53,6 +63,19 @@ enum Order {
     Offer(RegionId, u16),
     Withdraw(RegionId),
     Close,
+    Do(Act),
+}
+
+/// What a test has in mind.
+struct Act(Box<dyn Deed>);
+
+trait Deed: FnOnce(&mut Probe, &mut FramedIo<'_>, ConnId) {}
+impl<F: FnOnce(&mut Probe, &mut FramedIo<'_>, ConnId)> Deed for F {}
+
+impl std::fmt::Debug for Act {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Act")
+    }
 }
 
 /// A service that writes down what it sees.
@@ -75,6 +98,10 @@ struct Probe {
     /// One was refused, and nobody has said since that it may go.
     blocked: bool,
     memory: Option<ExposedMemory>,
+    /// What it says to each large message; it says nothing at first.
+    on_large: Option<fn(&mut Probe, &mut FramedIo<'_>, ConnId, Incoming)>,
+    /// Memory that came back from large messages.
+    spans: Vec<MemorySpan>,
 }
 
 fn numbered(number: u32) -> Vec<u8> {
@@ -151,6 +178,7 @@ impl Probe {
                 return;
             }
             Order::Close => return io.close(conn),
+            Order::Do(act) => return (act.0)(self, io, conn),
         };
         self.refused.extend(sent.err().map(|r| (token, r.reason)));
     }
@@ -200,6 +228,37 @@ impl Service for Probe {
     }
     fn withdrawn(&mut self, _: &mut FramedIo<'_>, _: ConnId, id: RegionId) {
         self.seen.push(Seen::Withdrawn(id));
+    }
+    fn large(&mut self, io: &mut FramedIo<'_>, conn: ConnId, incoming: Incoming) {
+        self.seen.push(Seen::Large(incoming));
+        if let Some(say) = self.on_large {
+            say(self, io, conn, incoming);
+        }
+    }
+    fn large_chunk(&mut self, _: &mut FramedIo<'_>, _: ConnId, chunk: Chunk) {
+        let (id, offset, is_last) = (chunk.id.0, chunk.offset, chunk.is_last);
+        self.seen
+            .push(Seen::Chunk(id, offset, chunk.to_vec(), is_last));
+    }
+    fn large_done(&mut self, _: &mut FramedIo<'_>, _: ConnId, received: LargeReceived) {
+        let LargeReceived {
+            incoming,
+            outcome,
+            span,
+        } = received;
+        let bytes = span.as_ref().map(|span| {
+            let mut bytes = vec![0; incoming.len_bytes as usize];
+            let copied = span.memory().copy_out(span.offset(), &mut bytes);
+            copied.expect("the span is as long");
+            bytes
+        });
+        self.spans.extend(span);
+        let id = incoming.id.0;
+        self.seen.push(Seen::LargeDone(id, outcome, bytes));
+    }
+    fn large_sent(&mut self, _: &mut FramedIo<'_>, _: ConnId, sent: LargeSent) {
+        self.seen.push(Seen::LargeSent(sent.token.0, sent.outcome));
+        self.spans.push(sent.span);
     }
     fn disconnected(&mut self, _: &mut FramedIo<'_>, _: ConnId, reason: CloseReason) {
         self.conn = None;
@@ -409,8 +468,8 @@ impl Side {
             role,
             address: None,
             private_data: PrivateData::EMPTY,
-            initiator_depth: 1,
-            responder_resources: 1,
+            initiator_depth: 4,
+            responder_resources: 4,
             tag: 0,
             membership: None,
             hello,
@@ -420,7 +479,8 @@ impl Side {
     }
 
     fn hello(&self, posted: u32) -> Hello {
-        Hello::new(self.size.recv_depth, posted, SLOT_BYTES).expect("a hello")
+        let hello = Hello::new(self.size.recv_depth, posted, SLOT_BYTES).expect("a hello");
+        hello.with_features(Features::OURS)
     }
 
     /// Ends the connection as control does; every slot is the pool's again.
@@ -502,6 +562,13 @@ impl Pair {
         let ops: Vec<SendOp> = chains.iter().flatten().map(|wr| wr.op).collect();
         let mut carried = 0;
         for number in (executed..sent.len()).take(most) {
+            if matches!(ops[number], SendOp::Read(_)) {
+                if !self.toy.answer_read(from) {
+                    return carried;
+                }
+                carried += 1;
+                continue;
+            }
             if ops[number] == SendOp::Send {
                 let found = self.toy.deliver(to, &sent[number]);
                 assert!(found, "{way:?}: message {number} finds no receive");

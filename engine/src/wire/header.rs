@@ -9,8 +9,9 @@
 //! `posted` is how credits travel. It is a count that only grows, so one that comes late or comes
 //! again does no harm, and a message that goes anyway carries credits for nothing.
 //!
-//! Imports region, for the lengths of its payloads. Imported by framed.
+//! Imports region and large, for the lengths of their payloads. Imported by framed.
 
+use super::large::{Finish, LargeOffer};
 use super::region::{RegionId, RegionOffer};
 use super::{at, put};
 
@@ -32,17 +33,23 @@ pub enum Kind {
     Offer,
     /// The sender takes an offer back. The payload is its [`RegionId`].
     Withdraw,
+    /// A message larger than a buffer, for the receiver to READ. The payload is a [`LargeOffer`].
+    Large,
+    /// The receiver reads no more of a large message. The payload is a [`Finish`].
+    Finish,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Credits,
         Self::Message,
         Self::Request,
         Self::Reply,
         Self::Offer,
         Self::Withdraw,
+        Self::Large,
+        Self::Finish,
     ];
 
     /// Its number on the wire.
@@ -56,6 +63,8 @@ impl Kind {
             Self::Reply => 3,
             Self::Offer => 4,
             Self::Withdraw => 5,
+            Self::Large => 6,
+            Self::Finish => 7,
         }
     }
 
@@ -70,6 +79,8 @@ impl Kind {
             3 => Some(Self::Reply),
             4 => Some(Self::Offer),
             5 => Some(Self::Withdraw),
+            6 => Some(Self::Large),
+            7 => Some(Self::Finish),
             _ => None,
         }
     }
@@ -83,6 +94,8 @@ impl Kind {
             Self::Message | Self::Request | Self::Reply => None,
             Self::Offer => Some(RegionOffer::BYTES),
             Self::Withdraw => Some(RegionId::BYTES),
+            Self::Large => Some(LargeOffer::BYTES),
+            Self::Finish => Some(Finish::BYTES),
         }
     }
 }

@@ -24,13 +24,18 @@ const LEN: u8 = 24;
 
 const _: () = assert!(LEN as usize == Hello::BYTES);
 
-/// Optional parts of the format that a side can speak. None exists yet.
+/// Optional parts of the format that a side can speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Features(u32);
 
 impl Features {
     /// No optional part.
     pub const NONE: Self = Self(0);
+    /// Messages larger than a buffer: [`Kind::Large`](super::Kind::Large) and
+    /// [`Kind::Finish`](super::Kind::Finish).
+    pub const LARGE: Self = Self(1);
+    /// What this crate speaks.
+    pub const OURS: Self = Self::LARGE;
 
     /// Bits as a peer sent them. Those that mean nothing here are kept: [`common`](Self::common)
     /// drops them.

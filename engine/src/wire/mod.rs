@@ -6,8 +6,8 @@
 //!
 //!   every message after that:
 //!   ┌───────────────┬──────────────────────────────────────────────┐
-//!   │ Header, 16 B  │ payload: the embedder's, a RegionOffer, or   │
-//!   │               │ a RegionId; none behind Credits              │
+//!   │ Header, 16 B  │ payload: the embedder's, a RegionOffer, a    │
+//!   │               │ RegionId, a LargeOffer, a Finish; or none    │
 //!   └───────────────┴──────────────────────────────────────────────┘
 //! ```
 //! All numbers are little-endian and lie at fixed offsets; each type draws its own layout. A codec
@@ -23,11 +23,13 @@
 
 mod header;
 mod hello;
+mod large;
 mod refusal;
 mod region;
 
 pub use header::{HEADER_BYTES, Header, HeaderError, Kind};
 pub use hello::{Features, Hello, HelloError, HelloField};
+pub use large::{Finish, FinishStatus, LargeError, LargeId, LargeOffer};
 pub use refusal::Refusal;
 pub use region::{OfferError, RegionId, RegionOffer};
 
@@ -53,6 +55,8 @@ pub const POSTED_MIN: u32 = 2;
 pub const MESSAGE_BYTES_MIN: u32 = 48;
 
 const _: () = assert!(MESSAGE_BYTES_MIN as usize == HEADER_BYTES + RegionOffer::BYTES);
+const _: () =
+    assert!(LargeOffer::BYTES <= RegionOffer::BYTES && Finish::BYTES <= RegionOffer::BYTES);
 const _: () = assert!(MESSAGE_BYTES_MIN <= SLOT_BYTES_MIN);
 const _: () = assert!(Hello::BYTES <= PRIVATE_DATA_MAX && Refusal::BYTES <= PRIVATE_DATA_MAX);
 const _: () = assert!(POSTED_MIN <= RECV_DEPTH_MIN && RECV_DEPTH_MIN <= QUEUE_DEPTH_MAX);

@@ -31,7 +31,7 @@ fn header_bytes() {
         posted,
         request_id,
     };
-    let table: [(Header, [u8; 16]); 6] = [
+    let table: [(Header, [u8; 16]); 8] = [
         (
             header(Kind::Credits, 0, 0),
             [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
@@ -57,6 +57,14 @@ fn header_bytes() {
         (
             header(Kind::Withdraw, 1 << 31, 0),
             [5, 0, 0, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0],
+        ),
+        (
+            header(Kind::Large, 2, 0),
+            [6, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        ),
+        (
+            header(Kind::Finish, 3, 0),
+            [7, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         ),
     ];
     assert_eq!(table.map(|(header, _)| header.kind), Kind::ALL);
@@ -177,7 +185,7 @@ fn headers_that_are_none() {
     let payload = |kind, must, seen| Err(HeaderError::Payload { kind, must, seen });
     assert_eq!(Header::parse(&[]), Err(HeaderError::Short(0)));
     assert_eq!(Header::parse(&good[..15]), Err(HeaderError::Short(15)));
-    assert_eq!(Header::parse(&with(0, 6)), Err(HeaderError::Kind(6)));
+    assert_eq!(Header::parse(&with(0, 8)), Err(HeaderError::Kind(8)));
     assert_eq!(Header::parse(&with(0, 255)), Err(HeaderError::Kind(255)));
     assert_eq!(Header::parse(&with(1, 128)), Err(HeaderError::Flags(128)));
     assert_eq!(
@@ -187,6 +195,8 @@ fn headers_that_are_none() {
     assert_eq!(Header::parse(&with(0, 0)), payload(Kind::Credits, 0, 1));
     assert_eq!(Header::parse(&with(0, 4)), payload(Kind::Offer, 32, 1));
     assert_eq!(Header::parse(&with(0, 5)), payload(Kind::Withdraw, 8, 1));
+    assert_eq!(Header::parse(&with(0, 6)), payload(Kind::Large, 32, 1));
+    assert_eq!(Header::parse(&with(0, 7)), payload(Kind::Finish, 8, 1));
     assert!(Header::parse(&good[..16]).is_ok(), "an empty message");
 }
 

@@ -550,6 +550,21 @@ impl<'a> Io<'a> {
         Some(*self.core.table.open(conn)?.sends.abilities())
     }
 
+    /// Bytes of the longest operation that the connection's device takes; 0 when nothing can be posted.
+    #[must_use]
+    pub fn message_bytes_max(&mut self, conn: ConnId) -> u32 {
+        let c = self.core.table.open(conn);
+        c.map_or(0, |c| c.message_bytes_max)
+    }
+
+    /// READs and atomics that this side may have with the peer at once, as the handshake settled; more
+    /// wait in the send queue. 0 when none are allowed, or nothing can be posted.
+    #[must_use]
+    pub fn read_depth(&mut self, conn: ConnId) -> u32 {
+        let c = self.core.table.open(conn);
+        c.map_or(0, |c| c.sends.fetch_depth())
+    }
+
     /// What a layer on top needs to know before it posts; `None` when nothing can be posted.
     #[inline]
     pub(crate) fn standing(&mut self, conn: ConnId) -> Option<Standing> {

@@ -12,7 +12,8 @@
 //! READs and atomics (fetches) beyond the depth that the handshake granted wait in their place, and
 //! what comes after them waits too: operations of a connection are posted in the order in which they
 //! were asked for. On a loose device ([`QpGrant::loose`](crate::fabric::QpGrant)) only fetches are
-//! posted behind a fetch, and long operations are all signalled.
+//! posted behind a fetch, and long operations are all signalled. Long fetches are on every device: each
+//! that is done lets the next one go, while the others keep the link busy.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::Token;
@@ -204,7 +205,7 @@ impl SendQueue {
             len: first.len,
             lkey: first.lkey,
             op,
-            signalled: self.loose && len >= SIGNALLED_FROM_BYTES,
+            signalled: (self.loose || fetches) && len >= SIGNALLED_FROM_BYTES,
             inline: len <= self.inline_bytes && op.may_be_inline(),
             more: 0,
         };

@@ -9,9 +9,10 @@
 use super::Io;
 use crate::fabric::{Note, PrivateData, WcStatus};
 use crate::flow::Lie;
+use crate::limits::LARGE_IN_FLIGHT_MAX;
 use crate::memory::{Buffer, Payload};
 use crate::types::Membership;
-use crate::wire::{HeaderError, Hello, Kind, OfferError};
+use crate::wire::{HeaderError, Hello, Kind, LargeError, LargeId, OfferError};
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -172,6 +173,27 @@ pub enum Violation {
     /// It offered memory that nobody can use.
     #[error(transparent)]
     Offer(#[from] OfferError),
+    /// It offered or ended a large message in a way that cannot be.
+    #[error(transparent)]
+    Large(#[from] LargeError),
+    /// Its large message is not numbered as the one behind its last: the id was used before, or one was
+    /// left out.
+    #[error("large message {seen} where {must} is the next")]
+    LargeOrder {
+        /// The id that came.
+        seen: LargeId,
+        /// The id that was to come.
+        must: LargeId,
+    },
+    /// It offered more large messages than may be unfinished.
+    #[error("more than {LARGE_IN_FLIGHT_MAX} large messages that are not finished")]
+    LargeTooMany,
+    /// It finished a large message that this side has not sent, or that is finished.
+    #[error("large message {0} was finished, and is not under way")]
+    LargeUnknown(LargeId),
+    /// It did not finish a large message in time, and could still READ the memory.
+    #[error("large message {0} was not finished within the deadline")]
+    LargeLate(LargeId),
     /// It sent what the service on this side has no handler for.
     #[error("the service on this side takes no {0:?}")]
     Unserved(Kind),

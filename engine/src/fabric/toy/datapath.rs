@@ -11,7 +11,8 @@
 
 use super::{QpEnd, State, Toy, ToyDevice};
 use crate::fabric::{
-    Lane, MoreSges, Note, PostFailure, QpSpec, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion,
+    Lane, MoreSges, Note, PostFailure, QpSpec, RecvWr, SendOp, SendWr, WcOpcode, WcStatus,
+    WorkCompletion,
 };
 use crate::limits::POST_CHAIN_MAX;
 use crate::memory::{Region, Registrar, Registration};
@@ -33,13 +34,13 @@ pub(crate) struct ToyRegistration {
 impl Drop for ToyRegistration {
     fn drop(&mut self) {
         let regions = &mut self.toy.lock().regions;
-        regions.retain(|(_, _, key)| *key != self.key);
+        regions.retain(|(_, _, key, _)| *key != self.key);
     }
 }
 
 impl Registrar for ToyDevice {
     type Registration = ToyRegistration;
-    fn register(&self, region: Arc<Region>, _: Access) -> io::Result<ToyRegistration> {
+    fn register(&self, region: Arc<Region>, access: Access) -> io::Result<ToyRegistration> {
         let mut state = self.toy.lock();
         if let Some(errno) = state.refuse_registration.take() {
             return Err(io::Error::from_raw_os_error(errno));
@@ -47,7 +48,7 @@ impl Registrar for ToyDevice {
         state.registrations += 1;
         let key = 77 + state.registrations;
         let base = region.base().as_ptr().expose_provenance() as u64;
-        state.regions.push((base, region.len() as u64, key));
+        state.regions.push((base, region.len() as u64, key, access));
         drop(state);
         Ok(ToyRegistration {
             _region: region,
@@ -62,7 +63,7 @@ impl Registration for ToyRegistration {
         Lkey(self.key)
     }
     fn rkey(&self) -> Rkey {
-        Rkey(0)
+        Rkey(self.key)
     }
 }
 
@@ -155,7 +156,7 @@ impl State {
 
     /// The bytes are all in memory that is registered under the key.
     fn knows(&self, addr: u64, len: u32, lkey: Lkey) -> bool {
-        let region = self.regions.iter().find(|(_, _, key)| *key == lkey.0);
+        let region = self.regions.iter().find(|(_, _, key, _)| *key == lkey.0);
         region
             .is_some_and(|(base, bytes, _)| *base <= addr && addr + u64::from(len) <= base + bytes)
     }
@@ -220,6 +221,51 @@ impl Toy {
             }
         }
         n
+    }
+
+    /// Memory that is registered under a key.
+    pub(crate) fn is_registered(&self, rkey: Rkey) -> bool {
+        let state = self.lock();
+        state.regions.iter().any(|(_, _, key, _)| *key == rkey.0)
+    }
+
+    /// The NIC executes the next send, a READ, from memory that is registered with this toy. Where the
+    /// key does not allow that the READ fails, and everything else is flushed: false.
+    pub(crate) fn answer_read(&self, qp: QpNum) -> bool {
+        let mut state = self.lock();
+        let number = qp.0 as usize;
+        let Some(wr) = state.qps[number].sends.front().copied() else {
+            // The QP is in error: it was flushed.
+            return false;
+        };
+        let SendOp::Read(span) = wr.op else {
+            panic!("{:?} is no READ", wr.op)
+        };
+        assert_eq!(wr.more, 0, "no toy for gather lists");
+        let mut known = state.regions.iter();
+        let may = known.any(|&(base, len, key, access)| {
+            let offset = span.addr.checked_sub(base);
+            let end = offset.and_then(|offset| offset.checked_add(wr.len.into()));
+            let inside = end.is_some_and(|end| end <= len);
+            key == span.rkey.0 && inside && access.contains(Access::REMOTE_READ)
+        });
+        if !may {
+            state.qps[number].sends.pop_front();
+            state.push(number, wr.wr_id, WcStatus::RemoteAccess, 0);
+            state.flush(number);
+            return false;
+        };
+        let at = |addr: u64| usize::try_from(addr).expect("64 bits");
+        let from = with_exposed_provenance::<u8>(at(span.addr));
+        let to = with_exposed_provenance_mut::<u8>(at(wr.addr));
+        // SAFETY: `copy` requires, in turn,
+        // - a source of `len` bytes: they lie in a region of the list, as checked above, which stays mapped
+        //   until its registration has taken it from the list, and that waits for the lock held here;
+        // - a destination of as many: the work request names memory that the worker's send queue owns
+        //   until the completion that is pushed below.
+        unsafe { std::ptr::copy(from, to, wr.len as usize) };
+        drop(state);
+        self.execute(qp, 1) == 1
     }
 
     /// The next send fails, and everything else is flushed; without a send only that.

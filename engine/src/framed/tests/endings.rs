@@ -27,7 +27,7 @@ fn what_is_not_framed_ends_the_connection() {
     let cases = [
         (vec![], HeaderError::Short(0).into()),
         (vec![0; 15], HeaderError::Short(15).into()),
-        (with(good(), 0, 6), HeaderError::Kind(6).into()),
+        (with(good(), 0, 8), HeaderError::Kind(8).into()),
         (with(good(), 1, 1), HeaderError::Flags(1).into()),
         (with(good(), 2, 1), HeaderError::Reserved(1).into()),
         (
