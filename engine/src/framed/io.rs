@@ -274,6 +274,12 @@ impl<'a> FramedIo<'a> {
         self.io.outstanding(conn)
     }
 
+    /// As [`Io::message_bytes_max`].
+    #[must_use]
+    pub fn message_bytes_max(&mut self, conn: ConnId) -> u32 {
+        self.io.message_bytes_max(conn)
+    }
+
     /// Closes the connection once what was sent so far has completed, or the drain deadline is over.
     /// Does nothing if it is closing or gone.
     pub fn close(&mut self, conn: ConnId) {

@@ -249,6 +249,29 @@ fn on_a_loose_device_only_reads_follow_reads_and_long_operations_are_signalled()
 }
 
 #[test]
+fn long_reads_are_all_signalled() {
+    let mut queue = SendQueue::new(4);
+    queue.open(0, Lkey(1), &grant(0, false));
+    queue.allow_fetches(4);
+    let region = Region::allocate(4 << 13, HugepagePolicy::Off);
+    let pages = Pool::new(Arc::new(region.expect("memory")), 4, 8192).expect("a pool");
+    let at = crate::types::RemoteSpan::default();
+    let long = SIGNALLED_FROM_BYTES;
+    for (len, op) in [
+        (long, SendOp::Read(at)),
+        (long - 1, SendOp::Read(at)),
+        (long, SendOp::Write(at)),
+        (64, SendOp::Read(at)),
+    ] {
+        let mut buffer = pages.alloc().expect("a slot");
+        buffer.set_len(len).expect("fits");
+        push(&mut queue, buffer, op, Token(0));
+    }
+    let signalled: Vec<bool> = queue.chain().0.iter().map(|wr| wr.signalled).collect();
+    assert_eq!(signalled, [true, false, false, true]);
+}
+
+#[test]
 fn atomics_wait_as_reads_do() {
     let pool = pool(8);
     let mut queue = SendQueue::new(8);

@@ -2,6 +2,7 @@
 
 use crate::quiet::allocations;
 mod examples;
+pub(crate) mod large;
 mod regions;
 
 use crate::support::*;

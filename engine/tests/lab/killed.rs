@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What a child process is to be: `serve DEVICE HOST PORT` or `ping DEVICE HOST PORT [BYTES]`.
+/// What a child process is to be: `serve` or `give`, then `DEVICE HOST PORT`; or `ping DEVICE HOST PORT
+/// [BYTES]`.
 const ROLE: &str = "SPINWIRE_TEST_CHILD";
 
 /// Not a test by itself: the body of the processes that the tests here start and kill.
@@ -25,6 +26,8 @@ fn child_process() {
         server.listen(&to).unwrap();
         let (_keep, never) = mpsc::channel::<()>();
         server.run_until(never).unwrap();
+    } else if words[0] == "give" {
+        crate::framed::large::give(device, &to);
     } else {
         let size = words.get(4).map_or(4096, |word| word.parse().unwrap());
         let (client, told) = start_pinger(&plan(device, 0, IdlePolicy::Spin), size, u64::MAX, 16);

@@ -158,7 +158,7 @@ impl State {
     fn knows(&self, addr: u64, len: u32, lkey: Lkey) -> bool {
         let region = self.regions.iter().find(|(_, _, key, _)| *key == lkey.0);
         region
-            .is_some_and(|(base, bytes, _)| *base <= addr && addr + u64::from(len) <= base + bytes)
+            .is_some_and(|(base, bytes, ..)| *base <= addr && addr + u64::from(len) <= base + bytes)
     }
 
     /// The receive that the next message on a QP uses.

@@ -1,0 +1,646 @@
+//! Messages larger than a buffer, on real devices: every byte checked, slow services, ends in the middle.
+
+use super::*;
+use crate::killed::Peer as ChildPeer;
+use crate::quiet::allocations;
+use spinwire::fabric::PrivateData;
+use spinwire::framed::{
+    Chunk, Incoming, LargeOutcome, LargeReceived, LargeSendError, LargeSent, ReceiveOutcome,
+};
+use spinwire::types::Rkey;
+use spinwire::wire::{Features, HEADER_BYTES, Header, Hello, Kind, LargeId, LargeOffer};
+use spinwire::worker::{Completed as RawCompleted, Io, Message, Service as RawService, Violation};
+use std::num::NonZeroU32;
+use std::time::Instant;
+
+const BLOCK: usize = 1 << 20;
+/// What memory holds ends anywhere.
+const ODD: u32 = 12_345;
+
+/// Bytes of which no two blocks are alike: each is a window of one pattern.
+struct Pattern(Vec<u8>);
+
+impl Pattern {
+    fn new() -> Self {
+        let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            word.to_le_bytes()
+        };
+        let words = (BLOCK + 8192) / 8;
+        Self((0..words).flat_map(|_| next()).collect())
+    }
+
+    /// `len` bytes from `offset` on, all of one block.
+    fn at(&self, offset: usize, len: usize) -> &[u8] {
+        let first = (offset / BLOCK) * 7 % 8192 + offset % BLOCK;
+        assert!(offset % BLOCK + len <= BLOCK);
+        &self.0[first..first + len]
+    }
+
+    fn blocks(len: usize) -> impl Iterator<Item = (usize, usize)> {
+        (0..len)
+            .step_by(BLOCK)
+            .map(move |at| (at, BLOCK.min(len - at)))
+    }
+
+    fn fill(&self, memory: &ExposedMemory, first: usize, len: usize) {
+        for (at, n) in Self::blocks(len) {
+            memory.copy_in(first + at, self.at(at, n)).unwrap();
+        }
+    }
+
+    /// The first block that is not as it should be.
+    fn wrong_in(&self, memory: &ExposedMemory, first: usize, len: usize) -> Option<usize> {
+        let mut bytes = vec![0; BLOCK];
+        Self::blocks(len)
+            .map(|(at, n)| {
+                memory.copy_out(first + at, &mut bytes[..n]).unwrap();
+                (at, bytes[..n] == *self.at(at, n))
+            })
+            .find_map(|(at, right)| (!right).then_some(at))
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Word {
+    Up { largest: u32 },
+    Sent(LargeOutcome),
+    Chunk(u32),
+    Received(ReceiveOutcome),
+    Paused(u32),
+    Wrong(String),
+    Ended(CloseReason),
+}
+
+/// Waits for what `want` accepts.
+fn await_word(words: &Receiver<Word>, want: impl Fn(&Word) -> bool) -> Word {
+    let until = Instant::now() + 2 * LONG;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let word = words.recv_timeout(left).expect("told in time");
+        if want(&word) {
+            return word;
+        }
+        assert!(!matches!(word, Word::Wrong(_) | Word::Ended(_)), "{word:?}");
+    }
+}
+
+/// Sends one message of `len` bytes again and again, `count` times.
+struct Giver {
+    memory: ExposedMemory,
+    len: u32,
+    count: u64,
+    sent: u64,
+    tell: Sender<Word>,
+}
+
+impl Giver {
+    fn give(&mut self, io: &mut FramedIo<'_>, conn: ConnId) {
+        while self.sent < self.count {
+            let span = self.memory.span(3, self.len).unwrap();
+            match io.send_large(conn, span, self.sent, Token(self.sent)) {
+                Ok(()) => self.sent += 1,
+                Err(refused) => {
+                    assert_eq!(refused.reason, LargeSendError::WouldBlock);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Service for Giver {
+    fn connected(&mut self, io: &mut FramedIo<'_>, conn: ConnId, _: &Peer) {
+        self.give(io, conn);
+    }
+    fn writable(&mut self, io: &mut FramedIo<'_>, conn: ConnId) {
+        self.give(io, conn);
+    }
+    fn large_sent(&mut self, _: &mut FramedIo<'_>, _: ConnId, sent: LargeSent) {
+        assert_eq!((sent.span.offset(), sent.span.len_bytes()), (3, self.len));
+        let _ = self.tell.send(Word::Sent(sent.outcome));
+    }
+    fn disconnected(&mut self, _: &mut FramedIo<'_>, _: ConnId, reason: CloseReason) {
+        let _ = self.tell.send(Word::Ended(reason));
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum How {
+    Region,
+    /// In chunks; after every so many none for a while.
+    Chunks(u32),
+    Refuse,
+    Ignore,
+}
+
+/// Takes large messages one way or another, and checks every byte.
+struct Taker {
+    how: How,
+    sink: Option<ExposedMemory>,
+    pattern: Pattern,
+    chunks: u32,
+    pauses: u32,
+    /// The message that is paused, and until when.
+    paused: Option<(ConnId, LargeId, Nanos)>,
+    /// Chunks that came while it was paused.
+    late: u32,
+    tell: Sender<Word>,
+}
+
+impl Taker {
+    fn wrong(&self, text: String) {
+        let _ = self.tell.send(Word::Wrong(text));
+    }
+}
+
+impl Service for Taker {
+    fn connected(&mut self, _: &mut FramedIo<'_>, _: ConnId, _: &Peer) {
+        // Whatever is not a large message is answered by nobody.
+    }
+    fn large(&mut self, io: &mut FramedIo<'_>, conn: ConnId, incoming: Incoming) {
+        let largest = io.message_bytes_max(conn);
+        let _ = self.tell.send(Word::Up { largest });
+        match self.how {
+            How::Region => {
+                let sink = self.sink.clone().unwrap();
+                let span = sink.span(5, incoming.len_bytes).unwrap();
+                io.accept_large(conn, incoming.id, span).unwrap();
+            }
+            How::Chunks(_) => io.accept_large_in_chunks(conn, incoming.id).unwrap(),
+            How::Refuse => io.refuse_large(conn, incoming.id),
+            How::Ignore => {}
+        }
+    }
+    fn large_chunk(&mut self, io: &mut FramedIo<'_>, conn: ConnId, chunk: Chunk) {
+        if self.pattern.at(chunk.offset as usize, chunk.len()) != &*chunk {
+            self.wrong(format!("{chunk:?}"));
+        }
+        self.chunks += 1;
+        if self.paused.is_some() {
+            self.late += 1;
+            if self.late > spinwire::limits::LARGE_READS_MAX {
+                self.wrong("READs were posted in a pause".into());
+            }
+        } else if let How::Chunks(every) = self.how
+            && self.chunks.is_multiple_of(every)
+        {
+            io.pause_large(conn, chunk.id);
+            self.pauses += 1;
+            self.late = 0;
+            self.paused = Some((conn, chunk.id, io.now() + Duration::from_micros(300)));
+        }
+        let _ = self.tell.send(Word::Chunk(self.chunks));
+    }
+    fn large_done(&mut self, _: &mut FramedIo<'_>, _: ConnId, received: LargeReceived) {
+        if let (Some(span), ReceiveOutcome::Done) = (&received.span, received.outcome) {
+            let len = received.incoming.len_bytes as usize;
+            if let Some(at) = self.pattern.wrong_in(span.memory(), span.offset(), len) {
+                self.wrong(format!("the block at {at}"));
+            }
+        }
+        let _ = self.tell.send(Word::Paused(self.pauses));
+        let _ = self.tell.send(Word::Received(received.outcome));
+    }
+    fn disconnected(&mut self, _: &mut FramedIo<'_>, _: ConnId, reason: CloseReason) {
+        self.paused = None;
+        let _ = self.tell.send(Word::Ended(reason));
+    }
+    fn turn(&mut self, io: &mut FramedIo<'_>) -> Turn {
+        match self.paused {
+            Some((conn, id, until)) if io.now() >= until => {
+                self.paused = None;
+                io.resume_large(conn, id);
+                Turn::Busy
+            }
+            Some(_) | None => Turn::Idle,
+        }
+    }
+}
+
+/// Terms under which a peer may READ.
+fn readable() -> Offer {
+    Offer {
+        access: Access::REMOTE_READ,
+        ..Offer::framed()
+    }
+}
+
+fn start_giver(device: &str, len: u32, count: u64, deadline: Duration) -> (Engine, Receiver<Word>) {
+    let (tell, words) = mpsc::channel();
+    let engine = Engine::start(&plan(device, 0, IdlePolicy::Spin), move |info| {
+        let bytes = len as usize + 3;
+        let memory = info.expose(bytes, HugepagePolicy::Off, Access::REMOTE_READ);
+        let memory = memory.unwrap();
+        Pattern::new().fill(&memory, 3, len as usize);
+        let giver = Giver {
+            memory,
+            len,
+            count,
+            sent: 0,
+            tell: tell.clone(),
+        };
+        Framed::new(giver).large_deadline(deadline)
+    });
+    (engine.unwrap(), words)
+}
+
+/// A server; `len` bytes of memory of its own to read into, if any.
+fn start_taker(device: &str, how: How, len: u32, read_bytes: u32) -> (Engine, Receiver<Word>) {
+    let (tell, words) = mpsc::channel();
+    let access = if device == SIW.0 {
+        Access::REMOTE_WRITE
+    } else {
+        Access::LOCAL_WRITE
+    };
+    let engine = Engine::start(&plan(device, 1, IdlePolicy::Spin), move |info| {
+        let expose = |len: u32| info.expose(len as usize + 5, HugepagePolicy::Off, access);
+        let taker = Taker {
+            how,
+            sink: (len > 0).then(|| expose(len).unwrap()),
+            pattern: Pattern::new(),
+            chunks: 0,
+            pauses: 0,
+            paused: None,
+            late: 0,
+            tell: tell.clone(),
+        };
+        let read_bytes = NonZeroU32::new(read_bytes).unwrap();
+        Framed::new(taker).large_read_bytes(read_bytes)
+    });
+    (engine.unwrap(), words)
+}
+
+fn region_to_region((device, host): (&str, &str), port: u16, len: u32, read_bytes: u32) {
+    let witness = Witness::new();
+    let (server, there) = start_taker(device, How::Region, len, read_bytes);
+    server
+        .listen_with(&url(host, port), Offer::framed())
+        .unwrap();
+    let (client, here) = start_giver(device, len, 1, LONG);
+    let began = Instant::now();
+    client.connect(&url(host, port), readable()).unwrap();
+    let Word::Up { largest } = await_word(&there, |w| matches!(w, Word::Up { .. })) else {
+        unreachable!("as awaited")
+    };
+    let received = await_word(&there, |w| matches!(w, Word::Received(_)));
+    assert_eq!(received, Word::Received(ReceiveOutcome::Done));
+    let sent = await_word(&here, |w| matches!(w, Word::Sent(_)));
+    assert_eq!(sent, Word::Sent(LargeOutcome::Done));
+    let took = began.elapsed();
+    let reads = u64::from(len.div_ceil(largest.min(read_bytes)));
+    let posted = server.counters()[0].sends_posted;
+    println!("{device}: {len} B in {reads} READs (device: {largest} B), {took:?} with the check");
+    assert!(
+        posted > reads,
+        "{posted} operations: the READs and a finish"
+    );
+    end(client);
+    end(server);
+    witness.assert_unchanged();
+}
+
+/// The READs are as long as the device takes: 8 MiB on rxe.
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_framed_large_rxe() {
+    region_to_region(RXE, 7401, (64 << 20) + ODD, u32::MAX);
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_framed_large_siw() {
+    region_to_region(SIW, 7402, (64 << 20) + ODD, 8 << 20);
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_framed_large_of_a_quarter_gibibyte() {
+    let usual = spinwire::limits::LARGE_READ_BYTES_DEFAULT;
+    region_to_region(RXE, 7403, 256 << 20, usual);
+    region_to_region(SIW, 7404, 256 << 20, usual);
+}
+
+fn slow_chunks((device, host): (&str, &str), port: u16) {
+    let witness = Witness::new();
+    let len = (16 << 20) + ODD;
+    let (server, there) = start_taker(device, How::Chunks(100), 0, u32::MAX);
+    server
+        .listen_with(&url(host, port), Offer::framed())
+        .unwrap();
+    let (client, here) = start_giver(device, len, 2, LONG);
+    client.connect(&url(host, port), readable()).unwrap();
+    for message in 1..=2 {
+        let paused = await_word(&there, |w| matches!(w, Word::Paused(_)));
+        // 16 KiB each.
+        let all = message * len.div_ceil(16_384);
+        let Word::Paused(pauses) = paused else {
+            unreachable!("as awaited")
+        };
+        assert!(pauses >= all / 100 / 2, "{pauses} pauses");
+        let received = await_word(&there, |w| matches!(w, Word::Received(_)));
+        assert_eq!(received, Word::Received(ReceiveOutcome::Done));
+        let sent = await_word(&here, |w| matches!(w, Word::Sent(_)));
+        assert_eq!(sent, Word::Sent(LargeOutcome::Done));
+    }
+    end(client);
+    end(server);
+    witness.assert_unchanged();
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_framed_large_in_chunks_rxe() {
+    slow_chunks(RXE, 7411);
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_framed_large_in_chunks_siw() {
+    slow_chunks(SIW, 7412);
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_framed_large_refused() {
+    for (device, host) in [RXE, SIW] {
+        let witness = Witness::new();
+        let (server, _there) = start_taker(device, How::Refuse, 0, 1);
+        server
+            .listen_with(&url(host, 7421), Offer::framed())
+            .unwrap();
+        let (client, here) = start_giver(device, 1 << 20, 100, LONG);
+        client.connect(&url(host, 7421), readable()).unwrap();
+        for _ in 0..100 {
+            let sent = await_word(&here, |w| matches!(w, Word::Sent(_)));
+            assert_eq!(sent, Word::Sent(LargeOutcome::Refused));
+        }
+        end(client);
+        end(server);
+        witness.assert_unchanged();
+    }
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_framed_large_never_finished_ends_at_the_deadline() {
+    for (device, host) in [RXE, SIW] {
+        let witness = Witness::new();
+        let (server, there) = start_taker(device, How::Ignore, 0, 1);
+        server
+            .listen_with(&url(host, 7422), Offer::framed())
+            .unwrap();
+        let (client, here) = start_giver(device, 1 << 20, 3, Duration::from_millis(200));
+        client.connect(&url(host, 7422), readable()).unwrap();
+        for _ in 0..3 {
+            let sent = await_word(&here, |w| matches!(w, Word::Sent(_)));
+            assert_eq!(sent, Word::Sent(LargeOutcome::Unknown));
+        }
+        let ended = here.recv_timeout(LONG).unwrap();
+        let late = Violation::LargeLate(LargeId(0));
+        assert_eq!(ended, Word::Ended(CloseReason::Protocol(late)));
+        let left = |w: &Word| matches!(w, Word::Ended(CloseReason::Peer | CloseReason::Failed(_)));
+        await_word(&there, left);
+        end(client);
+        end(server);
+        witness.assert_unchanged();
+    }
+}
+
+/// The body of the process that is killed: `give DEVICE HOST PORT`.
+pub(crate) fn give(device: &str, to: &spinwire::fabric::Url) {
+    let (client, words) = start_giver(device, 64 << 20, u64::MAX, LONG);
+    client.connect(to, readable()).unwrap();
+    while words.recv().is_ok() {}
+}
+
+fn sender_killed((device, host): (&str, &str), port: u16, how: How) {
+    let witness = Witness::new();
+    let (server, there) = start_taker(device, how, 64 << 20, 1 << 20);
+    server
+        .listen_with(&url(host, port), Offer::framed())
+        .unwrap();
+    let mut sender = ChildPeer::start("give", device, host, port);
+    match how {
+        How::Region => await_word(&there, |w| matches!(w, Word::Up { .. })),
+        _ => await_word(&there, |w| matches!(w, Word::Chunk(50..))),
+    };
+    let killed = Instant::now();
+    sender.kill();
+    await_word(&there, |w| *w == Word::Received(ReceiveOutcome::Lost));
+    let ends = |w: &Word| matches!(w, Word::Ended(_));
+    let Word::Ended(reason) = await_word(&there, ends) else {
+        unreachable!("as awaited")
+    };
+    println!("{device}: {:?} after the kill: {reason}", killed.elapsed());
+    let right = matches!(reason, CloseReason::Peer | CloseReason::Failed(_));
+    assert!(right, "{reason:?}");
+    end(server);
+    witness.assert_unchanged();
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_framed_large_sender_killed_rxe() {
+    sender_killed(RXE, 7431, How::Region);
+    sender_killed(RXE, 7433, How::Chunks(u32::MAX));
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_framed_large_sender_killed_siw() {
+    sender_killed(SIW, 7432, How::Region);
+    sender_killed(SIW, 7434, How::Chunks(u32::MAX));
+}
+
+/// Speaks framed mode by hand, and offers memory under a key that is not its own.
+struct Forger {
+    memory: ExposedMemory,
+    key_off: u32,
+    ended: Sender<CloseReason>,
+}
+
+impl RawService for Forger {
+    fn connected(&mut self, io: &mut Io<'_>, conn: ConnId, _: &Peer) {
+        let region = io.exposed(conn, &self.memory).unwrap();
+        let rkey = Rkey(region.rkey().0.wrapping_add(self.key_off));
+        // Twice what there is.
+        let len = 2 * u32::try_from(region.len()).unwrap();
+        let offer = LargeOffer::new(LargeId(0), 0, region.addr(), len, rkey).unwrap();
+        let mut head = [0; HEADER_BYTES];
+        let header = Header {
+            kind: Kind::Large,
+            posted: 64,
+            request_id: 0,
+        };
+        header.encode(&mut head);
+        let mut buffer = io.alloc().unwrap();
+        buffer
+            .copy_from(&[&head[..], &offer.encode()].concat())
+            .unwrap();
+        io.send(conn, buffer, Token(0)).unwrap();
+    }
+    fn message(&mut self, _: &mut Io<'_>, _: ConnId, message: Message) {
+        drop(message);
+    }
+    fn completed(&mut self, _: &mut Io<'_>, _: ConnId, completed: RawCompleted) {
+        drop(completed);
+    }
+    fn disconnected(&mut self, _: &mut Io<'_>, _: ConnId, reason: CloseReason) {
+        let _ = self.ended.send(reason);
+    }
+}
+
+/// What the device of the peer does not allow fails the READ, and ends the connection, on this side
+/// too.
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_framed_large_that_cannot_be_read() {
+    for (device, host) in [RXE, SIW] {
+        for (key_off, how) in [(0, How::Region), (0, How::Chunks(9)), (1 << 8, How::Region)] {
+            let witness = Witness::new();
+            let (server, there) = start_taker(device, how, 2 << 20, 1 << 18);
+            server
+                .listen_with(&url(host, 7441), Offer::framed())
+                .unwrap();
+            let (ended, ends) = mpsc::channel();
+            let forger = Engine::start(&plan(device, 0, IdlePolicy::Spin), move |info| {
+                let memory = info.expose(1 << 20, HugepagePolicy::Off, Access::REMOTE_READ);
+                let memory = memory.unwrap();
+                Pattern::new().fill(&memory, 0, 1 << 20);
+                Forger {
+                    memory,
+                    key_off,
+                    ended: ended.clone(),
+                }
+            });
+            let forger = forger.unwrap();
+            let hello = Hello::new(64, 64, 16_384)
+                .unwrap()
+                .with_features(Features::OURS);
+            let terms = Offer {
+                private_data: PrivateData::new(&hello.encode()).unwrap(),
+                access: Access::REMOTE_READ,
+                ..Offer::default()
+            };
+            forger.connect(&url(host, 7441), terms).unwrap();
+            await_word(&there, |w| *w == Word::Received(ReceiveOutcome::Lost));
+            let Word::Ended(reason) = await_word(&there, |w| matches!(w, Word::Ended(_))) else {
+                unreachable!("as awaited")
+            };
+            println!("{device}, key {key_off} off: {reason}");
+            ends.recv_timeout(LONG).expect("the forger is cut off too");
+            end(forger);
+            end(server);
+            witness.assert_unchanged();
+        }
+    }
+}
+
+/// Passes large messages and takes them, alternately into memory and in chunks, and counts what its
+/// thread allocates meanwhile.
+struct Shuttle {
+    memory: ExposedMemory,
+    gives: bool,
+    done: u64,
+    at_start: u64,
+    made: Arc<AtomicU64>,
+}
+
+impl Shuttle {
+    const LEN: u32 = 200_000;
+    const WARM: u64 = 100;
+    const ROUNDS: u64 = 600;
+
+    fn give(&mut self, io: &mut FramedIo<'_>, conn: ConnId) {
+        let span = self.memory.span(0, Self::LEN).unwrap();
+        io.send_large(conn, span, 0, Token(0)).unwrap();
+    }
+
+    fn count(&mut self) {
+        self.done += 1;
+        if self.done == Self::WARM {
+            self.at_start = allocations();
+        } else if self.done == Self::ROUNDS {
+            let made = allocations() - self.at_start;
+            self.made.store(made, Ordering::Release);
+        }
+    }
+}
+
+impl Service for Shuttle {
+    fn connected(&mut self, io: &mut FramedIo<'_>, conn: ConnId, _: &Peer) {
+        if self.gives {
+            for _ in 0..4 {
+                self.give(io, conn);
+            }
+        }
+    }
+    fn large(&mut self, io: &mut FramedIo<'_>, conn: ConnId, incoming: Incoming) {
+        if incoming.id.0.is_multiple_of(2) {
+            io.accept_large_in_chunks(conn, incoming.id).unwrap();
+        } else {
+            let span = self.memory.span(0, Self::LEN).unwrap();
+            io.accept_large(conn, incoming.id, span).unwrap();
+        }
+    }
+    fn large_done(&mut self, _: &mut FramedIo<'_>, _: ConnId, received: LargeReceived) {
+        if received.outcome == ReceiveOutcome::Done {
+            self.count();
+        }
+    }
+    fn large_sent(&mut self, io: &mut FramedIo<'_>, conn: ConnId, sent: LargeSent) {
+        if sent.outcome == LargeOutcome::Done {
+            self.count();
+            if self.done < Self::ROUNDS {
+                self.give(io, conn);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_framed_large_messages_allocate_nothing() {
+    for (device, host) in [RXE, SIW] {
+        let witness = Witness::new();
+        let start = |core, gives| {
+            let made = Arc::new(AtomicU64::new(u64::MAX));
+            let of_service = Arc::clone(&made);
+            let engine = Engine::start(&plan(device, core, IdlePolicy::Spin), move |info| {
+                let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+                let bytes = Shuttle::LEN as usize;
+                Framed::new(Shuttle {
+                    memory: info.expose(bytes, HugepagePolicy::Off, access).unwrap(),
+                    gives,
+                    done: 0,
+                    at_start: 0,
+                    made: Arc::clone(&of_service),
+                })
+            });
+            (engine.unwrap(), made)
+        };
+        let (server, there) = start(1, false);
+        server
+            .listen_with(&url(host, 7451), Offer::framed())
+            .unwrap();
+        let (client, here) = start(0, true);
+        client.connect(&url(host, 7451), readable()).unwrap();
+        let until = Instant::now() + LONG;
+        while [&here, &there]
+            .iter()
+            .any(|made| made.load(Ordering::Acquire) == u64::MAX)
+        {
+            assert!(Instant::now() < until, "the messages stand still");
+            std::thread::park_timeout(PAUSE);
+        }
+        let made = [&here, &there].map(|made| made.load(Ordering::Acquire));
+        assert_eq!(made, [0, 0], "{device}: allocations");
+        end(client);
+        end(server);
+        witness.assert_unchanged();
+    }
+}
