@@ -281,7 +281,7 @@ impl<'a> FramedIo<'a> {
     }
 
     /// Closes the connection once what was sent so far has completed, or the drain deadline is over.
-    /// Does nothing if it is closing or gone.
+    /// Large messages are not waited for. Does nothing if it is closing or gone.
     pub fn close(&mut self, conn: ConnId) {
         self.io.close(conn);
     }

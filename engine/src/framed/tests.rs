@@ -319,6 +319,8 @@ struct Side {
     began: usize,
     /// Why the worker wants the connection closed.
     asked: Option<CloseReason>,
+    /// READs that the handshake leaves it.
+    reads: u8,
 }
 
 impl Side {
@@ -380,6 +382,7 @@ impl Side {
             qp_back: None,
             began: 0,
             asked: None,
+            reads: 4,
         }
     }
 
@@ -468,7 +471,7 @@ impl Side {
             role,
             address: None,
             private_data: PrivateData::EMPTY,
-            initiator_depth: 4,
+            initiator_depth: self.reads,
             responder_resources: 4,
             tag: 0,
             membership: None,

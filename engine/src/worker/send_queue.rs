@@ -190,6 +190,7 @@ impl SendQueue {
         if op.is_special() || !more.is_empty() {
             self.specials += 1;
         }
+        self.wrs[slot].signalled |= op.is_fetch() && len >= SIGNALLED_FROM_BYTES;
         self.sinks[slot] = sink;
         self.more[slot][..more.len()].copy_from_slice(more);
         self.wrs[slot].more = u8::try_from(more.len()).unwrap_or(0);
@@ -205,7 +206,7 @@ impl SendQueue {
             len: first.len,
             lkey: first.lkey,
             op,
-            signalled: (self.loose || fetches) && len >= SIGNALLED_FROM_BYTES,
+            signalled: self.loose && len >= SIGNALLED_FROM_BYTES,
             inline: len <= self.inline_bytes && op.may_be_inline(),
             more: 0,
         };

@@ -411,3 +411,24 @@ fn what_cannot_be_accepted_waits_on() {
     let lost = Seen::LargeDone(0, ReceiveOutcome::Lost, None);
     assert_eq!(p.b.seen(), [lost, Seen::Disconnected(CloseReason::Local)]);
 }
+
+/// A handshake that left no READs leaves the service one answer.
+#[test]
+fn without_reads_nothing_is_accepted() {
+    let mut toy = Toy::new();
+    let (a, mut b) = (Side::new(&mut toy, SMALL), Side::new(&mut toy, SMALL));
+    b.reads = 0;
+    let mut p = Pair { toy, a, b };
+    p.connect();
+    let span = message(&p.a, 1, 300);
+    assert_eq!(send(&mut p.a, span, 1), None);
+    p.settle();
+    p.b.order(act(|_, io, conn| {
+        let accepted = io.accept_large_in_chunks(conn, LargeId(0));
+        assert_eq!(accepted, Err(AcceptError::NoReads));
+        io.refuse_large(conn, LargeId(0));
+    }));
+    p.settle();
+    assert_eq!(p.a.seen(), [Seen::LargeSent(1, LargeOutcome::Refused)]);
+    p.end();
+}
