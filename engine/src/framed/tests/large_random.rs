@@ -37,10 +37,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn size() -> impl Strategy<Value = Size> {
-    (2..20_u32, 4..24_u32, 0..20_u32).prop_map(|(send_depth, recv_depth, more)| Size {
+    let sizes = (2..20_u32, 4..24_u32, 0..20_u32, any::<bool>());
+    sizes.prop_map(|(send_depth, recv_depth, more, shared)| Size {
         send_depth,
         recv_depth,
-        slots: recv_depth + 4 + more,
+        slots: (1 + u32::from(shared)) * recv_depth + 4 + more,
+        shared,
     })
 }
 
