@@ -21,7 +21,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Answer every message with itself; the other end of `bench`
+    /// The other end of `bench`; any other peer gets its messages back
     Serve(ServeArgs),
     /// Measure against a `spinwire serve`
     Bench(BenchArgs),
@@ -53,13 +53,17 @@ pub(crate) struct ServeArgs {
     /// Address to listen on: rdma://HOST:PORT
     #[arg(long, value_name = "URL")]
     pub(crate) listen: Url,
-    /// Largest message to take, in bytes
+    /// Largest message to take, in bytes [default: 65536]
     #[arg(long, value_name = "BYTES", conflicts_with = "config")]
     pub(crate) size_max: Option<u32>,
     /// Connections to take on a device; fewer have a smaller CQ, which stays in the cache
     #[arg(long, value_name = "N", conflicts_with = "config",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connections: Option<u32>,
+    /// Receives posted for each connection [default: 128]
+    #[arg(long, value_name = "N", conflicts_with = "config",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) recv_depth: Option<u32>,
     #[command(flatten)]
     pub(crate) host: HostArgs,
 }
@@ -67,38 +71,49 @@ pub(crate) struct ServeArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Op {
-    // SEND, answered by a SEND. (A doc comment here would make the help longer than a screen.)
+    // (Doc comments here would make the help longer than a screen.)
     Send,
+    Write,
+    Read,
+    Cas,
+    Faa,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
-    // One message at a time.
     Latency,
+    Rate,
+    Bandwidth,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     /// Server: rdma://HOST:PORT
     pub(crate) url: Url,
-    /// Operation: a SEND is answered by a SEND
+    /// Operation
     #[arg(long, value_enum, default_value = "send")]
     pub(crate) op: Op,
-    /// What to measure: latency is half of the round trip
+    /// What to measure: one at a time, or --depth of them one way
     #[arg(long, value_enum, default_value = "latency")]
     pub(crate) mode: Mode,
-    /// Bytes of a message
-    #[arg(long, value_name = "BYTES", default_value_t = 8)]
-    pub(crate) size: u32,
-    /// Exchanges to measure
-    #[arg(long, value_name = "N", default_value_t = 10_000, conflicts_with = "duration",
+    /// Bytes of a message [default: 8, rate 64, bandwidth 65536]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) size: Option<u32>,
+    /// Operations outstanding [default: 128]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) depth: Option<u32>,
+    /// Operations behind one doorbell and one signal [default: 32]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) post_list: Option<u32>,
+    /// Operations to measure [default: 10000, rate 100000]
+    #[arg(long, value_name = "N", conflicts_with = "duration",
           value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) iters: u64,
+    pub(crate) iters: Option<u64>,
     /// Measure for this long instead: 5, 0.5, 5s, 200ms
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Exchanges before the measurement; by default a tenth of --iters, at most 1000
+    /// Operations before the measurement; by default a tenth of --iters, at most 1000
     #[arg(long, value_name = "N")]
     pub(crate) warmup: Option<u64>,
     /// Print one JSON document instead of the table

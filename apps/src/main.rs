@@ -9,13 +9,14 @@
 mod bench;
 mod cli;
 mod devices;
-mod echo;
+mod greeting;
 mod report;
 mod rping;
 mod serve;
 mod setup;
 mod stats;
 mod watch;
+mod writes;
 
 use clap::Parser;
 use cli::{Cli, Command};

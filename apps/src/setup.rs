@@ -2,7 +2,7 @@
 
 use crate::cli::HostArgs;
 use spinwire::config::{Config, Host, Plan, Side};
-use spinwire::limits::{INLINE_MAX_BYTES, SLOT_BYTES_MAX, SLOT_BYTES_MIN};
+use spinwire::limits::{INLINE_MAX_BYTES, QUEUE_DEPTH_MAX, SLOT_BYTES_MAX, SLOT_BYTES_MIN};
 use spinwire::types::CoreId;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -10,14 +10,22 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Bytes that a pool without a core map takes at most.
 const POOL_BYTES_MAX: u32 = 256 << 20;
 
-/// The plan for one side, with buffers for messages of `size` bytes, and without a core map CQs for
-/// `connections`.
-pub(crate) fn plan(
-    args: &HostArgs,
-    side: Side,
-    size: Option<u32>,
-    connections: Option<u32>,
-) -> Result<Plan, Failure> {
+/// What a program needs of pools and queues. Without a core map they are made so; one must have it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fit {
+    /// Bytes of a message.
+    pub(crate) size: Option<u32>,
+    /// CQs are just as deep as so many need; a core map says that itself.
+    pub(crate) connections: Option<u32>,
+    pub(crate) send_depth: Option<u32>,
+    pub(crate) recv_depth: Option<u32>,
+}
+
+/// The plan for one side.
+pub(crate) fn plan(args: &HostArgs, side: Side, fit: &Fit) -> Result<Plan, Failure> {
+    let Fit {
+        size, connections, ..
+    } = *fit;
     let host = Host::probe()?;
     let mut plan = match &args.config {
         Some(path) => Config::from_path(path)?.check(&host)?,
@@ -27,6 +35,7 @@ pub(crate) fn plan(
             if let Some(size) = size {
                 fit_buffers(&mut plan, size)?;
             }
+            fit_depths(&mut plan, fit)?;
             if let Some(connections) = connections {
                 fit_queues(&mut plan, connections)?;
             }
@@ -44,6 +53,13 @@ pub(crate) fn plan(
     if let Some(size) = size.filter(|s| *s > plan.pool.slot_bytes) {
         let slot = plan.pool.slot_bytes;
         return Err(format!("--size {size}: [pool] slot_bytes = {slot} is less; raise it").into());
+    }
+    for lane in plan.workers.iter().flat_map(|w| &w.lanes) {
+        if let Some(depth) = fit.send_depth.filter(|d| *d > lane.send_depth) {
+            let (has, device) = (lane.send_depth, &lane.device);
+            let text = "raise [queues] send_depth, or name a smaller --depth";
+            return Err(format!("--depth {depth}: {device} has {has}; {text}").into());
+        }
     }
     Ok(plan)
 }
@@ -75,6 +91,28 @@ fn choose_cores(plan: &mut Plan, args: &HostArgs, host: &Host) -> Result<(), Fai
         let core = control.map_or(0, CoreId::number);
         let message = "is for control and a worker: name another with --control-core";
         return Err(format!("core {core} {message}").into());
+    }
+    Ok(())
+}
+
+/// Queues of the depths asked for, and slots enough for them.
+fn fit_depths(plan: &mut Plan, fit: &Fit) -> Result<(), Failure> {
+    for lane in plan.workers.iter_mut().flat_map(|w| &mut w.lanes) {
+        for (option, depth, has) in [
+            ("--depth", fit.send_depth, &mut lane.send_depth),
+            ("--recv-depth", fit.recv_depth, &mut lane.recv_depth),
+        ] {
+            let Some(depth) = depth else { continue };
+            if depth > QUEUE_DEPTH_MAX {
+                return Err(format!("{option} {depth}: at most {QUEUE_DEPTH_MAX}").into());
+            }
+            *has = depth;
+        }
+        lane.cq_depth = lane
+            .cq_depth
+            .max(lane.connections_max * (lane.send_depth + lane.recv_depth));
+        // Receives, answers and what is under way.
+        plan.pool.slots = plan.pool.slots.max(lane.recv_depth.saturating_mul(2));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Latencies: a histogram of fixed memory, and exact moments beside it.
+//! Times: a histogram of fixed memory, and exact moments beside it.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -6,9 +6,9 @@ use serde::Serialize;
 /// Longest time that is told apart: a minute.
 const NANOS_MAX: u64 = 60_000_000_000;
 
-/// Round trips, in nanoseconds.
+/// Times of operations, in nanoseconds.
 #[derive(Debug)]
-pub(crate) struct RoundTrips {
+pub(crate) struct Times {
     histogram: Histogram<u64>,
     min: u64,
     max: u64,
@@ -17,9 +17,9 @@ pub(crate) struct RoundTrips {
     count: u64,
 }
 
-/// Half round trips in nanoseconds: one way, where both ways are alike.
+/// What they are, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct OneWay {
+pub(crate) struct Summary {
     pub(crate) min: u64,
     pub(crate) p50: u64,
     pub(crate) p90: u64,
@@ -30,7 +30,7 @@ pub(crate) struct OneWay {
     pub(crate) stddev: f64,
 }
 
-impl RoundTrips {
+impl Times {
     pub(crate) fn new() -> Self {
         // The bounds are constants that the histogram takes.
         let histogram = Histogram::new_with_bounds(1, NANOS_MAX, 3)
@@ -61,8 +61,10 @@ impl RoundTrips {
         self.count
     }
 
-    /// `None` when nothing was recorded.
-    pub(crate) fn one_way(&self) -> Option<OneWay> {
+    /// Of every `part`th of a time: 2 makes of a round trip one way, where both ways are alike. `None`
+    /// when nothing was recorded.
+    pub(crate) fn summary(&self, part: u32) -> Option<Summary> {
+        let (whole, share) = (u64::from(part.max(1)), f64::from(part.max(1)));
         if self.count == 0 {
             return None;
         }
@@ -70,7 +72,7 @@ impl RoundTrips {
             self.histogram
                 .value_at_quantile(q)
                 .clamp(self.min, self.max)
-                / 2
+                / whole
         };
         #[allow(
             clippy::cast_precision_loss,
@@ -79,15 +81,15 @@ impl RoundTrips {
         let (n, sum, squares) = (self.count as f64, self.sum as f64, self.sum_squares as f64);
         let mean = sum / n;
         let variance = (squares / n - mean * mean).max(0.0);
-        Some(OneWay {
-            min: self.min / 2,
+        Some(Summary {
+            min: self.min / whole,
             p50: at(0.5),
             p90: at(0.9),
             p99: at(0.99),
             p999: at(0.999),
-            max: self.max / 2,
-            mean: mean / 2.0,
-            stddev: variance.sqrt() / 2.0,
+            max: self.max / whole,
+            mean: mean / share,
+            stddev: variance.sqrt() / share,
         })
     }
 }
@@ -98,12 +100,12 @@ mod tests {
 
     #[test]
     fn moments_are_exact_and_quantiles_within_a_thousandth() {
-        let mut trips = RoundTrips::new();
+        let mut times = Times::new();
         for n in 1..=1000u64 {
-            trips.record(n * 200);
+            times.record(n * 200);
         }
-        let one = trips.one_way().expect("recorded");
-        assert_eq!((one.min, one.max, trips.count()), (100, 100_000, 1000));
+        let one = times.summary(2).expect("recorded");
+        assert_eq!((one.min, one.max, times.count()), (100, 100_000, 1000));
         assert!((one.mean - 50_050.0).abs() < 1e-6);
         // Of 100·(1…1000): 100·sqrt((1000²-1)/12).
         assert!((one.stddev - 28_867.499).abs() < 0.01, "{}", one.stddev);
@@ -119,20 +121,20 @@ mod tests {
 
     #[test]
     fn extremes_neither_panic_nor_vanish() {
-        let mut trips = RoundTrips::new();
-        assert_eq!(trips.one_way(), None);
-        trips.record(0);
-        trips.record(u64::MAX / 4);
-        let one = trips.one_way().expect("recorded");
+        let mut times = Times::new();
+        assert_eq!(times.summary(2), None);
+        times.record(0);
+        times.record(u64::MAX / 4);
+        let one = times.summary(2).expect("recorded");
         assert_eq!((one.min, one.max), (0, u64::MAX / 8));
     }
 
     #[test]
     fn the_maximum_is_the_maximum() {
-        let mut trips = RoundTrips::new();
-        (0..999).for_each(|_| trips.record(1000));
-        trips.record(123_456_789);
-        let one = trips.one_way().expect("recorded");
+        let mut times = Times::new();
+        (0..999).for_each(|_| times.record(1000));
+        times.record(123_456_789);
+        let one = times.summary(2).expect("recorded");
         assert_eq!((one.max, one.p50), (61_728_394, 500));
         assert!(one.p999 < one.max);
     }

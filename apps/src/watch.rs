@@ -2,6 +2,7 @@
 
 use crate::setup::Failure;
 use spinwire::Engine;
+use spinwire::metrics::CounterSnapshot;
 use spinwire::sys::clock::Clock;
 use spinwire::sys::signal::StopSignal;
 use std::io::IsTerminal;
@@ -31,12 +32,14 @@ impl Progress {
     }
 }
 
-/// What a program says meanwhile. Each is given the number of messages that came so far.
+/// What a program says meanwhile. Each is given what `count` counted so far.
 pub(crate) struct Manner<'a> {
-    /// Without one message in this time the peer is taken not to answer.
+    /// When nothing was counted in this time the peer is taken not to answer.
     pub(crate) stall: Duration,
+    /// Of the worker's counters the one that shows that something goes on.
+    pub(crate) count: fn(&CounterSnapshot) -> u64,
     pub(crate) progress: &'a dyn Fn(u64) -> String,
-    /// The error when no message came for so long.
+    /// The error when nothing was counted for so long.
     pub(crate) stalled: &'a dyn Fn(u64, Duration) -> String,
     /// A signal: how long the result may still take, or the error to end with.
     pub(crate) signalled: &'a dyn Fn(u64) -> Result<Duration, String>,
@@ -67,21 +70,21 @@ fn wait<T>(
     let (mut patience, mut signalled) = (manner.stall, false);
     loop {
         let answer = result.recv_timeout(LOOK);
-        let messages = engine.counters().first().map_or(0, |c| c.messages_received);
-        progress.show(|| (manner.progress)(messages));
+        let done = engine.counters().first().map_or(0, manner.count);
+        progress.show(|| (manner.progress)(done));
         match answer {
             Ok(answer) => return answer,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err("the worker has ended".into()),
         }
         if !signalled && signal.wait(Duration::ZERO) {
-            patience = (manner.signalled)(messages)?;
+            patience = (manner.signalled)(done)?;
             (since, signalled) = (clock.now(), true);
         }
-        if messages != seen {
-            (seen, since) = (messages, clock.now());
+        if done != seen {
+            (seen, since) = (done, clock.now());
         } else if clock.now() - since > patience {
-            return Err((manner.stalled)(messages, patience));
+            return Err((manner.stalled)(done, patience));
         }
     }
 }

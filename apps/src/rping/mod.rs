@@ -17,7 +17,7 @@ mod ping;
 mod server;
 
 use crate::cli::RpingArgs;
-use crate::setup::{Failure, plan};
+use crate::setup::{Failure, Fit, plan};
 use crate::watch::{Manner, Progress, watch};
 use client::{Client, Done, Job};
 use serde::Serialize;
@@ -126,7 +126,12 @@ pub(crate) fn run(args: &RpingArgs) -> Result<(), Failure> {
 
 fn ping(args: &RpingArgs, peer: &Url) -> Result<(), Failure> {
     // Only adverts lie in the pool.
-    let mut plan = plan(&args.host, Side::Client, Some(SLOT_BYTES_MIN), Some(1))?;
+    let fit_one = Fit {
+        size: Some(SLOT_BYTES_MIN),
+        connections: Some(1),
+        ..Fit::default()
+    };
+    let mut plan = plan(&args.host, Side::Client, &fit_one)?;
     plan.workers.truncate(1);
     let job = Job {
         size: args.size.unwrap_or(SIZE_DEFAULT),
@@ -172,6 +177,7 @@ fn wait(
     let exchanges = |messages| messages / 2;
     let manner = Manner {
         stall: STALL,
+        count: |counters| counters.messages_received,
         progress: &|messages| line(exchanges(messages), job.count),
         stalled: &|messages, time| {
             let (seconds, exchanges) = (time.as_secs(), exchanges(messages));
@@ -204,7 +210,14 @@ fn line(exchanges: u64, count: Option<u64>) -> String {
 fn serve(args: &RpingArgs, at: &Url) -> Result<(), Failure> {
     let mapped = args.host.config.is_some();
     let size = args.size.or((!mapped).then_some(ping::STOCK_BYTES_MAX));
-    let mut plan = plan(&args.host, Side::Server, size, None)?;
+    let mut plan = plan(
+        &args.host,
+        Side::Server,
+        &Fit {
+            size,
+            ..Fit::default()
+        },
+    )?;
     if !mapped {
         fit(&mut plan);
     }

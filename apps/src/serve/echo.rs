@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// Answers every message with itself. Answers that find the send queue full wait in order; the
 /// buffers that they hold are missing for receives, which slows the peer down.
 #[derive(Debug, Default)]
-pub(crate) struct Echo {
+pub(super) struct Echo {
     waiting: VecDeque<(ConnId, Buffer)>,
 }
 
