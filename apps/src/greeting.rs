@@ -7,10 +7,10 @@
 //!    │ ◄──────────────── SEND answer: memory, receives posted │
 //!    │                   … the measurement …                  │
 //!
-//!  ask    │ op u8 │ mode u8 │ 0 u16 │ size u32 │ addr u64 │ len u32 │ rkey u32 │   little endian
-//!  answer │ status u32 │ number u32            │ addr u64 │ len u32 │ rkey u32 │
+//!  ask    │ op u8 │ mode u8 │ 0 │ 0      │ size u32   │ addr u64 │ len u32 │ rkey u32 │  little endian
+//!  answer │ status u8  │ 0 │ 0 │ ANSWER │ number u32 │ addr u64 │ len u32 │ rkey u32 │
 //! ```
-//! Memory of 0 bytes is none. A peer without the mark in its request gets its messages back, as from
+//! Memory of 0 bytes is none. No ask is an answer, so an echo is told from a server. A peer without the mark in its request gets its messages back, as from
 //! any echo server. Imported by bench and serve.
 
 use crate::cli::{Mode, Op};
@@ -22,6 +22,7 @@ const MARK: [u8; 8] = *b"swbench\x01";
 const MARKED_BYTES: usize = MARK.len() + 1;
 /// Bytes of an ask and of an answer; the smallest buffer of a pool has more.
 pub(crate) const GREETING_BYTES: usize = 24;
+const ANSWER: u8 = 0xa5;
 
 const OPS: [Op; 5] = [Op::Send, Op::Write, Op::Read, Op::Cas, Op::Faa];
 const MODES: [Mode; 3] = [Mode::Latency, Mode::Rate, Mode::Bandwidth];
@@ -101,17 +102,20 @@ pub(crate) enum Answer {
 impl Answer {
     pub(crate) fn to_bytes(self) -> [u8; GREETING_BYTES] {
         let (status, number, memory) = match self {
-            Self::Ready { memory, receives } => (0u32, receives, memory),
+            Self::Ready { memory, receives } => (0, receives, memory),
             Self::TooLong(most) => (1, most, None),
             Self::NoMemory => (2, 0, None),
         };
-        join(status.to_le_bytes(), number, memory)
+        join([status, 0, 0, ANSWER], number, memory)
     }
 
     /// `op` is what was asked for.
     pub(crate) fn parse(message: &[u8], op: Op) -> Option<Self> {
-        let (status, number, memory) = split(message, op.access())?;
-        match u32::from_le_bytes(status) {
+        let (head, number, memory) = split(message, op.access())?;
+        let [status, 0, 0, ANSWER] = head else {
+            return None;
+        };
+        match status {
             0 => Some(Self::Ready {
                 memory,
                 receives: number,
@@ -180,6 +184,7 @@ mod tests {
                         memory,
                     };
                     assert_eq!(Ask::parse(&ask.to_bytes()), Some(ask));
+                    assert_eq!(Answer::parse(&ask.to_bytes(), op), None);
                 }
             }
             let memory = region(op.access());

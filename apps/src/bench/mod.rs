@@ -12,6 +12,8 @@ mod job;
 mod latency;
 mod poster;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use crate::cli::{BenchArgs, Mode, Op};
 use crate::report::{ClockFacts, Rate, Report, Row};
@@ -53,15 +55,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let engine = Engine::start(&plan, move |worker| {
         Client::new(job, &worker, sender.clone())
     })?;
-    let offer = Offer {
-        private_data: job.op.mark(),
-        access: match (job.op, job.mode) {
-            (Op::Write, Mode::Latency) => Access::REMOTE_WRITE,
-            _ => Access::NONE,
-        },
-        ..Offer::default()
-    };
-    engine.connect(&args.url, offer)?;
+    engine.connect(&args.url, offer(job))?;
     let measured = wait(&engine, &result, &stop, job);
     let granted = engine.grants().to_vec();
     let counters = engine.counter_readers();
@@ -122,6 +116,18 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())
+}
+
+/// What a client says and allows: only latency of WRITEs needs the server to write here.
+fn offer(job: Job) -> Offer {
+    Offer {
+        private_data: job.op.mark(),
+        access: match (job.op, job.mode) {
+            (Op::Write, Mode::Latency) => Access::REMOTE_WRITE,
+            _ => Access::NONE,
+        },
+        ..Offer::default()
+    }
 }
 
 fn wait(

@@ -11,7 +11,7 @@ mod server;
 
 use crate::cli::{Op, ServeArgs};
 use crate::setup::{Failure, Fit, plan};
-use server::Server;
+pub(crate) use server::Server;
 use spinwire::Engine;
 use spinwire::config::Side;
 use spinwire::control::{Offer, Verdict, Welcome};
@@ -22,7 +22,7 @@ use std::io::Write;
 const SIZE_MAX_DEFAULT: u32 = 64 << 10;
 
 /// Strangers get no access to memory, a `bench` what its operation needs.
-fn welcome() -> Welcome {
+pub(crate) fn welcome() -> Welcome {
     Welcome::each(|request| {
         let mut offer = Offer::default();
         if let Some(op) = Op::marked(request.private_data) {

@@ -51,7 +51,7 @@ impl Credits {
     }
 }
 
-pub(super) struct Server {
+pub(crate) struct Server {
     worker: WorkerInfo,
     echo: Echo,
     /// Few: a look from the front is the quickest.
@@ -61,7 +61,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(worker: WorkerInfo) -> Self {
+    pub(crate) fn new(worker: WorkerInfo) -> Self {
         Self {
             worker,
             echo: Echo::default(),

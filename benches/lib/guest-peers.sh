@@ -1,0 +1,154 @@
+#!/usr/bin/env bash
+# The guest's half of benches/lab-peers: guest-peers.sh RAW_DIR SPINWIRE_BINARY CASE...
+# Runs every case in every round: perftest, spinwire and perftest again, in changing order. A line a
+# run goes to RAW_DIR/results.tsv: device, operation, mode, settings, round, tool, figure, message.
+# The figure is the p50 in µs, or messages or megabytes (10^6) per second; with `-` the message says
+# why there is none. What the tools said goes to files beside it. A case that a tool fails in the
+# first round is not tried again.
+
+set -euo pipefail
+raw=$1 spinwire=$2
+shift 2
+cases=("$@")
+rounds=$SPINWIRE_PEERS_ROUNDS scale=$SPINWIRE_PEERS_SCALE
+port=18600 limit=60
+# Receives that either side posts.
+receives=512
+# READs and atomics outstanding: what spinwire asks for by itself.
+fetches=16
+# shellcheck source=../../scripts/lib/guest-meet.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib/guest-meet.sh"
+
+declare -A address=([rxe0]=10.9.0.1 [siw0]=10.9.1.1)
+declare -A verb=([send]=send [write]=write [read]=read [faa]=atomic [cas]=atomic)
+
+# The settings of a case to size, depth, list.
+settings() {
+	local pair
+	size=64 depth='' list=''
+	for pair in ${1//,/ }; do
+		[[ $pair == defaults ]] || printf -v "${pair%%=*}" %s "${pair#*=}"
+	done
+}
+
+# Operations of a run; a multiple of every post list.
+operations() {
+	local n
+	case $1 in
+	latency) n=5000 ;;
+	rate) n=32000 ;;
+	bandwidth) n=1600 ;;
+	esac
+	n=$((n * scale / 100))
+	echo $((n < 320 ? 320 : n - n % 32))
+}
+
+# The first line of what a tool said that tells what went wrong.
+complaint() {
+	local name=$1 line
+	line=$(cat "$name.err" "$name.out" "$name.server.txt" 2>/dev/null |
+		grep -Eiv 'inline feature|^ *$|^-+$' |
+		grep -Eim1 'error|errno|fail|not support|unable|couldn.t|refused|cannot|no atomics' || true)
+	echo "${line:-no figure and no message within $limit s}" | tr '\t' ' '
+}
+
+run_perftest() {
+	local device=$1 op=$2 mode=$3 setting=$4 name=$5 command try
+	local size depth list
+	settings "$setting"
+	command=("ib_${verb[$op]}" -R -d "$device" -n "$(operations "$mode")" -F)
+	if [[ $mode == latency ]]; then command[0]+=_lat; else command[0]+=_bw; fi
+	case $op in
+	faa) command+=(-A FETCH_AND_ADD) ;;
+	cas) command+=(-A CMP_AND_SWAP) ;;
+	*) command+=(-s "$size") ;;
+	esac
+	if [[ $setting != defaults ]]; then
+		case $op in
+		send | write) command+=(-I 0) ;;
+		*) command+=(-o "$fetches") ;;
+		esac
+		[[ $mode == latency ]] || command+=(-t "$depth" -l "$list" -Q "$list" -N)
+		[[ $op-$mode != send-* || $mode == latency ]] || command+=(-r "$receives")
+	fi
+	echo "${command[*]}" >"$name.command.txt"
+	# Now and then perftest fails to connect, or to calibrate its clock, and then reports `inf`.
+	for try in 1 2 3 4; do
+		((port += 1))
+		if meet "$name" taskset -c 1 "${command[@]}" -p "$port" -- \
+			taskset -c 0 "${command[@]}" -p "$port" "${address[$device]}"; then
+			# Latency: bytes, iterations, min, max, typical (the median) …; else bytes, iterations,
+			# peak, average, million messages per second.
+			awk -v mode="$mode" -v size="$size" '
+				$1 == size && $5 + 0 > 0 && $5 != "inf" && (mode == "latency" ? NF == 9 : NF == 5) {
+					print mode == "latency" ? $5 : mode == "rate" ? $5 * 1e6 : $5 * size
+					found = 1
+				}
+				END { exit !found }' "$name.out" && return
+		fi
+		# What the device cannot do it will not do the next time.
+		! grep -Eiq 'not supported by|atomic.*(support|capab)' "$name.err" "$name.out" || return 1
+		[[ $try == 4 ]] || echo "  perftest: $(complaint "$name"); once more" >&2
+	done
+	return 1
+}
+
+run_spinwire() {
+	local device=$1 op=$2 mode=$3 setting=$4 name=$5 figure
+	local size depth list url
+	settings "$setting"
+	((port += 1))
+	url=rdma://${address[$device]}:$port
+	local server=("$spinwire" serve --listen "$url") client=("$spinwire" bench "$url" --json
+		--op "$op" --mode "$mode" --iters "$(operations "$mode")")
+	# Told the size, the receives and the one connection, as perftest's server is.
+	if [[ $setting != defaults ]]; then
+		server+=(--size-max "$size" --connections 1 --inline 0 --recv-depth "$receives")
+		client+=(--size "$size" --inline 0)
+		[[ $mode == latency ]] || client+=(--depth "$depth" --post-list "$list")
+	fi
+	echo "${client[*]}" >"$name.command.txt"
+	meet "$name" "${server[@]}" --worker-core 1 --control-core 0 -- \
+		"${client[@]}" --worker-core 0 --control-core 1 || return
+	case $mode in
+	latency) figure='.latency_ns.p50 / 1000' ;;
+	rate) figure='.rate.per_second' ;;
+	bandwidth) figure='.rate.megabytes_per_second' ;;
+	esac
+	jq -er ".results[0] | $figure" "$name.out"
+}
+
+failures=0
+declare -A hopeless=()
+measure() {
+	local case=$1 round=$2 tool=$3 figure message=''
+	local device op mode setting key
+	read -r device op mode setting <<<"$case"
+	key="$case ${tool%-again}"
+	[[ -z ${hopeless[$key]:-} ]] || return 0
+	local name=$raw/$device-$op-$mode-${setting//[=,]/-}-$round.$tool
+	if ! figure=$("run_${tool%-again}" "$device" "$op" "$mode" "$setting" "$name"); then
+		figure=- message=$(complaint "$name")
+		((round > 1)) || hopeless[$key]=yes
+		# A device without atomics is no failure of a tool.
+		[[ $device-$op == siw0-faa || $device-$op == siw0-cas ]] || ((failures += 1))
+	fi
+	printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' \
+		"$device" "$op" "$mode" "$setting" "$round" "$tool" "$figure" "$message" >>"$raw/results.tsv"
+	printf '  round %s  %-52s %-15s %s\n' "$round" "$case" "$tool" "${message:-$figure}"
+	# The ports that the run used are seen no more by a later one.
+	((port += 10))
+}
+
+# Each tool comes first, in the middle and last in turn.
+orders=('perftest spinwire perftest-again' 'spinwire perftest-again perftest'
+	'perftest-again perftest spinwire')
+for ((round = 1; round <= rounds; round++)); do
+	for case in "${cases[@]}"; do
+		for tool in ${orders[round % ${#orders[@]}]}; do
+			measure "$case" "$round" "$tool"
+		done
+	done
+done
+((failures == 0)) || echo "$failures runs failed"
+((failures == 0))
