@@ -20,6 +20,7 @@ const SLOT_BYTES: u32 = 4096;
 
 fn plan(send_depth: u32, recv_depth: u32) -> Plan {
     let lane = LanePlan {
+        shared_recv_depth: 0,
         device: "pair0".into(),
         cq_depth: 4 * (send_depth + recv_depth),
         send_depth,
@@ -36,6 +37,7 @@ fn plan(send_depth: u32, recv_depth: u32) -> Plan {
         }],
         pool: PoolPlan {
             slots: 256,
+            slots_max: 256,
             slot_bytes: SLOT_BYTES,
             hugepages: HugepagePolicy::Off,
         },
