@@ -36,7 +36,9 @@ fn missing(can: &Abilities, at: RemoteSpan) -> Vec<SendOp> {
 
 fn refused<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let can = bench.probe()?.abilities;
-    let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    // Nothing but the missing ability may stand in the way.
+    let usual = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let access = usual | Access::REMOTE_ATOMIC;
     let count = missing(&can, RemoteSpan::default()).len();
     for n in 0..count {
         let pair = bench.pair(&PairSpec {
@@ -45,7 +47,10 @@ fn refused<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
             ..PairSpec::default()
         })?;
         greet(bench, &pair)?;
-        let memory = bench.memory(pair.passive, 4096, access)?;
+        // A device without atomics may refuse such memory.
+        let memory = bench
+            .memory(pair.passive, 4096, access)
+            .or_else(|_| bench.memory(pair.passive, 4096, usual))?;
         let sink = bench.sink(pair.active, 4096)?;
         let op = missing(&can, bench.span(memory, 64)?)[n];
         let message = if op.is_fetch() {
