@@ -16,7 +16,7 @@ const FETCH_DEPTH_MAX: u32 = 128;
 /// Entries of a CQ.
 pub(super) const CQ_DEPTH_MAX: u32 = 1 << 20;
 
-/// The device of a [`Pair`], with its protection domain.
+/// The device of a [`Pair`](super::Pair), with its protection domain.
 #[derive(Clone, Debug)]
 pub struct PairDevice {
     pub(super) domain: u64,
