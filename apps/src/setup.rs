@@ -113,6 +113,7 @@ fn fit_depths(plan: &mut Plan, fit: &Fit) -> Result<(), Failure> {
             .max(lane.connections_max * (lane.send_depth + lane.recv_depth));
         // Receives, answers and what is under way.
         plan.pool.slots = plan.pool.slots.max(lane.recv_depth.saturating_mul(2));
+        plan.pool.slots_max = plan.pool.slots_max.max(plan.pool.slots);
     }
     Ok(())
 }

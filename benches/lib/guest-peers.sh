@@ -87,7 +87,7 @@ run_perftest() {
 				END { exit !found }' "$name.out" && return
 		fi
 		# What the device cannot do it will not do the next time.
-		! grep -Eiq 'not supported by|atomic.*(support|capab)' "$name.err" "$name.out" || return 1
+		! grep -Eiq "couldn't post|not supported by|atomic.*(support|capab)" "$name.err" "$name.out" || return 1
 		[[ $try == 4 ]] || echo "  perftest: $(complaint "$name"); once more" >&2
 	done
 	return 1

@@ -64,12 +64,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         .first()
         .map(CounterReader::snapshot)
         .unwrap_or_default();
-    let measured = measured?;
+    let mut measured = measured?;
     if !left.is_empty() {
         return Err(format!("left behind: {left:?}").into());
     }
     let halved = matches!(job.op, Op::Send | Op::Write);
-    let latency_ns = match &measured.times {
+    let latency_ns = match &mut measured.times {
         Some(times) => {
             let part = if halved { 2 } else { 1 };
             Some(times.summary(part).ok_or("no exchange was measured")?)

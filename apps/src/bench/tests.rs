@@ -20,12 +20,12 @@ const SLOT_BYTES: u32 = 4096;
 
 fn plan(send_depth: u32, recv_depth: u32) -> Plan {
     let lane = LanePlan {
-        shared_recv_depth: 0,
         device: "pair0".into(),
         cq_depth: 4 * (send_depth + recv_depth),
         send_depth,
         recv_depth,
         inline_bytes: 0,
+        shared_recv_depth: 0,
         connections_max: 4,
     };
     Plan {
