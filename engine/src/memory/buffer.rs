@@ -83,7 +83,8 @@ impl Buffer {
     }
 
     /// Key for a device of lane `lane`, where it is not the key of the pool's first region.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub(crate) fn lkey(&self, lane: usize) -> Option<Lkey> {
         self.pool.lkey(self.slot, lane)
     }

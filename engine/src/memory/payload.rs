@@ -221,8 +221,9 @@ pub trait Postable: Into<Payload> + sealed::Sealed {
         1
     }
 
-    /// Where piece number `piece` is, in the words of a lane's device; `None` when that is gone.
-    fn place(&self, lane: usize, piece: usize) -> Option<Place>;
+    /// Where piece number `piece` is, in the words of a lane's device; `None` when that is gone. `grown`:
+    /// the worker's pool has grown, so that its buffers are to be asked for their keys.
+    fn place(&self, lane: usize, piece: usize, grown: bool) -> Option<Place>;
 
     /// Peers may write to all of it.
     fn is_exposed(&self) -> bool;
@@ -240,11 +241,11 @@ impl Postable for Buffer {
         Buffer::len_bytes(self)
     }
     #[inline]
-    fn place(&self, lane: usize, _: usize) -> Option<Place> {
+    fn place(&self, lane: usize, _: usize, grown: bool) -> Option<Place> {
         Some(Place {
             addr: self.addr(),
             len: self.len_bytes(),
-            lkey: self.lkey(lane),
+            lkey: if grown { self.lkey(lane) } else { None },
         })
     }
     #[inline]
@@ -265,7 +266,7 @@ impl Postable for MemorySpan {
     fn len_bytes(&self) -> u32 {
         self.len
     }
-    fn place(&self, lane: usize, _: usize) -> Option<Place> {
+    fn place(&self, lane: usize, _: usize, _: bool) -> Option<Place> {
         Some(Place {
             addr: self.memory.addr() + self.offset as u64,
             len: self.len,
@@ -287,10 +288,10 @@ impl Postable for Piece {
     fn len_bytes(&self) -> u32 {
         Piece::len_bytes(self)
     }
-    fn place(&self, lane: usize, piece: usize) -> Option<Place> {
+    fn place(&self, lane: usize, piece: usize, grown: bool) -> Option<Place> {
         match self {
-            Self::Buffer(b) => b.place(lane, piece),
-            Self::Memory(m) => m.place(lane, piece),
+            Self::Buffer(b) => b.place(lane, piece, grown),
+            Self::Memory(m) => m.place(lane, piece, grown),
         }
     }
     fn is_exposed(&self) -> bool {
@@ -314,10 +315,10 @@ impl Postable for Parts {
     fn piece_count(&self) -> usize {
         self.pieces.len()
     }
-    fn place(&self, lane: usize, piece: usize) -> Option<Place> {
+    fn place(&self, lane: usize, piece: usize, grown: bool) -> Option<Place> {
         let nothing = || Some(Place::default());
         let piece = self.pieces.get(piece);
-        piece.map_or_else(nothing, |p| p.place(lane, 0))
+        piece.map_or_else(nothing, |p| p.place(lane, 0, grown))
     }
     fn is_exposed(&self) -> bool {
         self.pieces.iter().all(Piece::is_exposed)
@@ -350,8 +351,8 @@ impl Postable for Payload {
     fn piece_count(&self) -> usize {
         each!(self, it => it.piece_count(), 0)
     }
-    fn place(&self, lane: usize, piece: usize) -> Option<Place> {
-        each!(self, it => it.place(lane, piece), Some(Place::default()))
+    fn place(&self, lane: usize, piece: usize, grown: bool) -> Option<Place> {
+        each!(self, it => it.place(lane, piece, grown), Some(Place::default()))
     }
     fn is_exposed(&self) -> bool {
         each!(self, it => it.is_exposed(), true)

@@ -331,16 +331,10 @@ impl Slots {
     }
 
     /// The key of a slot for a lane, where it is not the lane's own: `None` in the first region.
-    #[inline]
     pub(super) fn lkey(&self, slot: u32, lane: usize) -> Option<Lkey> {
         if slot < self.first_slots {
             return None;
         }
-        self.later_lkey(slot, lane)
-    }
-
-    #[cold]
-    fn later_lkey(&self, slot: u32, lane: usize) -> Option<Lkey> {
         let chunks = self.chunks.borrow();
         let chunk = chunks.iter().find(|chunk| slot < chunk.end);
         debug_assert!(chunk.is_some());

@@ -37,7 +37,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         let word = wc.wr_id();
         let (index, key) = (index_of(word), key_of(word));
         let Some(c) = self.core.table.place(index) else {
-            return self.complete_shared(wc, received);
+            return;
         };
         let is_recv = key == c.recv_key;
         if !is_recv && key != c.send_key {
@@ -111,13 +111,13 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             c.hungry = true;
             self.hungry.push(index);
         }
-        let message = Message::new(buffer, note, written);
         if !c.announced {
-            return self.came_early(index, message);
+            return self.came_early(index, Message::new(buffer, note, written));
         }
         let conn = c.id;
         let io = &mut Io::new(&mut self.core);
-        self.service.message(io, conn, message);
+        self.service
+            .message(io, conn, Message::new(buffer, note, written));
     }
 
     /// A message waits until the service knows the connection.

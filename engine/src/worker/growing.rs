@@ -65,6 +65,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         match self.core.pool.grow(Arc::clone(&chunk.region), &lkeys) {
             Ok(_) => {
                 self.chunks.push(chunk);
+                self.core.grown = true;
                 self.core.counters.pool_growths.add(1);
                 self.growing = Growing::Ready;
                 // Whoever waits for slots need not wait for a message.

@@ -12,7 +12,7 @@ use super::{ConnId, Token};
 use crate::fabric::{MoreSges, SendOp, Sge};
 use crate::memory::{Buffer, Exhausted, ExposedMemory, MemorySpan, Payload, Pool, Postable};
 use crate::metrics::CounterWriter;
-use crate::types::{Abilities, Access, CoreId, Nanos, RemoteRegion, RemoteSpan, Rkey};
+use crate::types::{Abilities, Access, CoreId, Lkey, Nanos, RemoteRegion, RemoteSpan, Rkey};
 use std::time::Duration;
 
 /// Bytes of an atomic operation (IBTA 9.4.5).
@@ -81,6 +81,8 @@ pub struct Rejected<P = Buffer> {
 pub(crate) struct Core {
     pub(crate) table: Table,
     pub(crate) pool: Pool,
+    /// The pool has regions beside its first, with keys of their own.
+    pub(crate) grown: bool,
     pub(crate) counters: CounterWriter,
     /// By lane: where READs of pooled buffers go first, if the device wants it.
     pub(crate) sinks: Box<[Option<Sinks>]>,
@@ -157,6 +159,14 @@ fn admit<'t>(
     Ok((c, Route::Direct))
 }
 
+/// The key of a payload of one piece, where the pool has grown.
+#[cold]
+#[inline(never)]
+fn grown_key(payload: &impl Postable, lane: usize, otherwise: Lkey) -> Lkey {
+    let place = payload.place(lane, 0, true);
+    place.and_then(|p| p.lkey).unwrap_or(otherwise)
+}
+
 /// Where the pieces of an operation are.
 struct Pieces {
     first: Sge,
@@ -173,6 +183,7 @@ impl Pieces {
         c: &Connection,
         route: Route,
         sinks: &mut [Option<Sinks>],
+        grown: bool,
     ) -> Option<Self> {
         let lane = usize::from(c.lane);
         if route == Route::ThroughSinks {
@@ -185,11 +196,11 @@ impl Pieces {
                 sink: Some(sink),
             });
         }
-        let first = c.sends.sge(payload.place(lane, 0)?);
+        let first = c.sends.sge(payload.place(lane, 0, grown)?);
         let count = payload.piece_count().max(1);
         let mut more = MoreSges::default();
         for (entry, piece) in more.iter_mut().zip(1..count) {
-            *entry = c.sends.sge(payload.place(lane, piece)?);
+            *entry = c.sends.sge(payload.place(lane, piece, grown)?);
         }
         Some(Self {
             first,
@@ -410,11 +421,14 @@ impl<'a> Io<'a> {
             Ok(admitted) => admitted,
             Err(reason) => return Err(Rejected { payload, reason }),
         };
-        let Some(place) = payload.place(usize::from(c.lane), 0) else {
+        let Some(place) = payload.place(usize::from(c.lane), 0, false) else {
             let reason = PostError::NotConnected;
             return Err(Rejected { payload, reason });
         };
-        let first = c.sends.sge(place);
+        let mut first = c.sends.sge(place);
+        if core.grown {
+            first.lkey = grown_key(&payload, usize::from(c.lane), first.lkey);
+        }
         let entry = Entry {
             token,
             payload: payload.into(),
@@ -442,7 +456,7 @@ impl<'a> Io<'a> {
             Ok(admitted) => admitted,
             Err(reason) => return Err(Rejected { payload, reason }),
         };
-        let Some(pieces) = Pieces::of(&payload, c, route, &mut core.sinks) else {
+        let Some(pieces) = Pieces::of(&payload, c, route, &mut core.sinks, core.grown) else {
             core.counters.would_block.add(1);
             let reason = PostError::WouldBlock;
             return Err(Rejected { payload, reason });
@@ -511,7 +525,7 @@ impl<'a> Io<'a> {
         let nothing = &Payload::Nothing;
         let admitted = admit(&mut core.table, &core.counters, conn, nothing, alike);
         let (c, _) = admitted?;
-        let place = span.place(usize::from(c.lane), 0);
+        let place = span.place(usize::from(c.lane), 0, false);
         let addr = place.ok_or(PostError::NotConnected)?.addr;
         if span.len_bytes() == 0 {
             return Err(PostError::OutOfRegion);

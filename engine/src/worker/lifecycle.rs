@@ -88,7 +88,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         c.message_bytes_max = grant.message_bytes_max;
         (c.announced, c.reason, c.asked) = (false, None, false);
         c.sends.open(send, lkey, &grant);
-        c.recvs.open(recv, lane.into(), lkey);
+        c.recvs.open(recv, lane, lkey);
         self.qps[usize::from(index)] = Some(qp);
         let posted = self.post_vacant(index);
         let c = self.core.table.at(index);

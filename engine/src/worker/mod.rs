@@ -128,7 +128,7 @@ struct LaneState<F: Fabric> {
     registration: Option<RegistrationOf<F>>,
     /// Receives shared by its connections. Behind the lane, so that buffers go back when the queue is
     /// gone.
-    shared: Option<SharedRecvs>,
+    shared: Option<Box<SharedRecvs>>,
 }
 
 impl<F: Fabric> LaneState<F> {
@@ -189,6 +189,12 @@ impl<F: Fabric, S: Service> std::fmt::Debug for Worker<F, S> {
     }
 }
 
+/// The first place of a lane, as the table counts them.
+fn first_place(lanes: &[LaneCapacity], lane: u8) -> u16 {
+    let before = lanes.iter().take(lane.into()).map(|l| l.connections);
+    u16::try_from(before.sum::<u32>()).unwrap_or(u16::MAX)
+}
+
 impl<F: Fabric, S: Service> Worker<F, S> {
     /// Takes all memory that the worker will ever use.
     pub fn new(setup: WorkerSetup<F>, service: S) -> Self {
@@ -200,7 +206,13 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             .into_iter()
             .zip(0..)
             .map(|(l, number)| LaneState {
-                shared: SharedRecvs::new(number, l.registration.lkey(), &l.capacity),
+                shared: SharedRecvs::new(
+                    number,
+                    first_place(&capacities, number),
+                    l.registration.lkey(),
+                    &l.capacity,
+                )
+                .map(Box::new),
                 lane: Some(l.lane),
                 lkey: l.registration.lkey(),
                 connections: 0,
@@ -216,6 +228,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             lanes: lanes.collect(),
             core: Core {
                 table,
+                grown: setup.pool.has_grown(),
                 pool: setup.pool,
                 counters: setup.counters,
                 sinks: sinks.collect(),

@@ -39,7 +39,7 @@ pub(crate) struct RecvQueue {
     excess: u32,
     base: u64,
     lkey: Lkey,
-    lane: usize,
+    lane: u8,
 }
 
 /// A chain of receives, made once and filled again and again.
@@ -77,6 +77,11 @@ impl RecvChain {
     }
 }
 
+/// The slot that a receive of a connection's own stands in.
+fn slot_of(wr: &RecvWr) -> usize {
+    usize::try_from(wr.wr_id & 0xffff).unwrap_or(usize::MAX)
+}
+
 impl RecvQueue {
     /// All memory of a queue of `depth`; the connection comes with [`RecvQueue::open`].
     pub(crate) fn new(depth: u32) -> Self {
@@ -108,7 +113,7 @@ impl RecvQueue {
     }
 
     /// Takes up the work of a new connection. Every slot is vacant before.
-    pub(crate) fn open(&mut self, base: u64, lane: usize, lkey: Lkey) {
+    pub(crate) fn open(&mut self, base: u64, lane: u8, lkey: Lkey) {
         debug_assert!(self.slots.iter().all(Option::is_none));
         // Low slots are popped first.
         for (place, slot) in self.vacant.iter_mut().rev().zip(0..) {
@@ -193,7 +198,6 @@ impl RecvQueue {
     /// what the NIC refused.
     pub(crate) fn fill(&mut self, pool: &Pool, chain: &mut RecvChain) -> Result<(), Exhausted> {
         chain.len = 0;
-        let grown = pool.has_grown();
         while chain.len < POST_CHAIN_MAX {
             let Some(top) = self.vacancies.checked_sub(1) else {
                 break;
@@ -205,11 +209,7 @@ impl RecvQueue {
                 wr_id: with_sequence(self.base, u32::from(slot)),
                 addr: buffer.addr(),
                 len: buffer.capacity(),
-                lkey: if grown {
-                    buffer.lkey(self.lane).unwrap_or(self.lkey)
-                } else {
-                    self.lkey
-                },
+                lkey: self.lkey,
             };
             chain.len += 1;
             self.slots[usize::from(slot)] = Some(buffer);
@@ -218,11 +218,23 @@ impl RecvQueue {
         Ok(())
     }
 
+    /// Where the pool has grown, buffers in a chain that was just filled may have keys of their own.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn rekey(&self, chain: &mut RecvChain) {
+        for wr in &mut chain.wrs[..chain.len] {
+            let buffer = self.slots.get(slot_of(wr)).and_then(Option::as_ref);
+            if let Some(lkey) = buffer.and_then(|b| b.lkey(self.lane.into())) {
+                wr.lkey = lkey;
+            }
+        }
+    }
+
     /// The NIC refused the receives of `chain` from `posted` on.
     pub(crate) fn take_back(&mut self, chain: &RecvChain, posted: usize) {
         for wr in &chain.as_slice()[posted..] {
-            let slot = u16::try_from(wr.wr_id & 0xffff).unwrap_or(0);
-            drop(self.take(u32::from(slot)));
+            let slot = u32::try_from(slot_of(wr)).unwrap_or(u32::MAX);
+            drop(self.take(slot));
             self.posted_total = self.posted_total.wrapping_sub(1);
         }
     }

@@ -46,7 +46,12 @@ pub(crate) struct SharedRecvs {
 
 impl SharedRecvs {
     /// The table of a lane; `None` where connections have queues of their own.
-    pub(crate) fn new(lane: u8, lkey: Lkey, capacity: &LaneCapacity) -> Option<Self> {
+    pub(crate) fn new(
+        lane: u8,
+        first_place: u16,
+        lkey: Lkey,
+        capacity: &LaneCapacity,
+    ) -> Option<Self> {
         let depth = capacity.shared_recv_depth;
         debug_assert!(
             u64::from(capacity.recv_depth) * u64::from(capacity.connections) <= u64::from(depth)
@@ -63,7 +68,7 @@ impl SharedRecvs {
                 + depth as usize)
                 .div_ceil(POLL_BATCH_MAX)
                 + 1,
-            base: shared_base(lane),
+            base: shared_base(first_place),
             lkey,
             lane: lane.into(),
         })

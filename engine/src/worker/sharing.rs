@@ -10,9 +10,8 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::completion::{Received, beside};
-use super::shared_recvs::SharedRecvs;
 use super::turn::Repost;
-use super::wr_id::shared_slot;
+use super::wr_id::{index_of, shared_slot};
 use super::{CloseReason, Io, Message, Service, Worker};
 use crate::fabric::{Fabric, Lane, Note, WcStatus, WorkCompletion};
 use crate::limits::POLL_BATCH_MAX;
@@ -21,11 +20,12 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     /// A completion whose word names no connection: a shared receive, or nothing of ours.
     #[inline(never)]
     pub(super) fn complete_shared(&mut self, wc: &<F::Lane as Lane>::Wc, received: &mut Received) {
-        let Some((lane, slot)) = shared_slot(wc.wr_id()) else {
+        let word = wc.wr_id();
+        let Some(slot) = shared_slot(word) else {
             return;
         };
-        let lane = self.lanes.get_mut(usize::from(lane));
-        let Some(shared) = lane.and_then(|l| l.shared.as_mut()) else {
+        let lane = usize::from(self.core.table.at(index_of(word)).lane);
+        let Some(shared) = &mut self.lanes[lane].shared else {
             return;
         };
         let place = shared.place(wc.qp_num());
@@ -144,7 +144,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     pub(super) fn poll_out_shared(&mut self, lane: u8) {
         let lane = usize::from(lane);
         let state = &self.lanes[lane];
-        let Some(polls) = state.shared.as_ref().map(SharedRecvs::polls_max) else {
+        let Some(polls) = state.shared.as_ref().map(|s| s.polls_max()) else {
             return;
         };
         // What was polled before now says nothing of what came since.

@@ -259,6 +259,9 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             let chain = &mut *self.recv_chain;
             // A pool that runs dry is seen below: something stays vacant.
             let _ = c.recvs.fill(&self.core.pool, chain);
+            if self.core.grown {
+                c.recvs.rekey(chain);
+            }
             let wrs = chain.as_slice();
             self.core.counters.recv_doorbells.add(1);
             if let Err(failure) = lane.post_recv(qp, wrs) {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  63..60 kind │ 59..44 connection index │ 43..24 generation │ 23..0 sequence or slot
-//!  63..60 = 3  │ 59..44 lane             │        0          │ 23..0 slot                shared receive
+//!  63..60 = 3  │ 59..44 a place of the lane │     0        │ 23..0 slot                shared receive
 //! ```
 //! A receive of a shared queue belongs to no connection when it is posted: the completion's QP number
 //! says whose message it got.
@@ -61,16 +61,16 @@ pub(crate) fn sequence_of(word: u64) -> u32 {
     low32(word) & SEQUENCE_MASK
 }
 
-/// The word of a lane's shared receives without its slot; [`with_sequence`] adds that.
-pub(crate) fn shared_base(lane: u8) -> u64 {
-    (SHARED << KIND_SHIFT) | (u64::from(lane) << INDEX_SHIFT)
+/// The word of a lane's shared receives without its slot; [`with_sequence`] adds that. The lane is named
+/// by one of its places.
+pub(crate) fn shared_base(place: u16) -> u64 {
+    (SHARED << KIND_SHIFT) | (u64::from(place) << INDEX_SHIFT)
 }
 
-/// Lane and slot of a receive of a shared queue; `None` for a word that names none.
+/// Slot of a receive of a shared queue; `None` for a word that names none.
 #[inline]
-pub(crate) fn shared_slot(word: u64) -> Option<(u16, u32)> {
-    let ours = word >> KIND_SHIFT == SHARED;
-    ours.then(|| (low16(word >> INDEX_SHIFT), low32(word) & SEQUENCE_MASK))
+pub(crate) fn shared_slot(word: u64) -> Option<u32> {
+    (word >> KIND_SHIFT == SHARED).then(|| sequence_of(word))
 }
 
 /// `base` with a sequence, of which the low 24 bits count.
@@ -136,15 +136,15 @@ mod tests {
         }
 
         #[test]
-        fn words_of_shared_receives_name_lane_and_slot(lane: u8, slot in 0..=SEQUENCE_MASK) {
-            let word = with_sequence(shared_base(lane), slot);
-            prop_assert_eq!(shared_slot(word), Some((lane.into(), slot)));
+        fn words_of_shared_receives_name_place_and_slot(place: u16, slot in 0..=SEQUENCE_MASK) {
+            let word = with_sequence(shared_base(place), slot);
+            prop_assert_eq!((index_of(word), shared_slot(word)), (place, Some(slot)));
         }
 
         /// No connection's key is that of a shared receive, nor a vacant place's.
         #[test]
-        fn shared_words_have_a_kind_of_their_own(lane: u8, index: u16, generation: u32) {
-            let key = key_of(shared_base(lane));
+        fn shared_words_have_a_kind_of_their_own(place: u16, index: u16, generation: u32) {
+            let key = key_of(shared_base(place));
             let conn = ConnId { worker: 0, index, generation };
             for kind in [Kind::Send, Kind::Recv] {
                 prop_assert_ne!(key_of(base(kind, conn)), key);

@@ -241,9 +241,9 @@ fn a_completion_of_a_qp_that_is_gone_gives_its_slot_back() {
     }
     assert_eq!(b.answers(), []);
     assert_eq!(b.toy.shared_outstanding(0), 24, "posted again at once");
-    // Words that name no lane, no slot, or a slot that nobody has, change nothing.
+    // Words that name no place, no slot, or a slot that nobody has, change nothing.
     let word = b.toy.shared_words(0)[0];
-    for word in [word | 1 << 44, word | 0xff_ffff, word + 24] {
+    for word in [word | 9 << 44, word | 0xff_ffff, word + 24] {
         b.toy.complete(qp, word, WcStatus::Success, 3);
         b.toy.complete(qp, word, WcStatus::Flushed, 0);
     }
