@@ -46,6 +46,16 @@ impl Service for Hoarder {
     }
 }
 
+/// Messages that came back so far.
+fn progress(told: &mpsc::Receiver<Told>) -> u64 {
+    let last = await_told(told, |t| matches!(t, Told::Progress(_)));
+    let later = std::iter::from_fn(|| told.try_recv().ok());
+    match later.last().unwrap_or(last) {
+        Told::Progress(n) => n,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn grows((device, host): (&str, &str), port: u16, shared: bool) {
     let witness = Witness::new();
     let mut roomy = plan(device, 1, IdlePolicy::Spin);
@@ -64,14 +74,20 @@ fn grows((device, host): (&str, &str), port: u16, shared: bool) {
     });
     let server = server.unwrap();
     server.listen(&url(host, port)).unwrap();
-    // Its messages are checked as they come back: what they lay in was registered.
-    let (client, told) = start_pinger(&plan(device, 0, IdlePolicy::Spin), 500, 1000, 2);
+    // Its messages are checked as they come back: what they lay in was registered. It goes on for as
+    // long as control needs to see that the pool runs low.
+    let (client, told) = start_pinger(&plan(device, 0, IdlePolicy::Spin), 500, u64::MAX, 2);
     client.connect(&url(host, port), Offer::default()).unwrap();
     assert!(
         kept.recv_timeout(LONG).expect("all were kept"),
         "kept bytes changed"
     );
-    await_told(&told, |t| *t == Told::Done);
+    // Of traffic after the growth too.
+    let so_far = progress(&told);
+    await_told(
+        &told,
+        |t| matches!(t, Told::Progress(n) if *n >= so_far + 2000),
+    );
     let count = server.counters()[0];
     println!("{device}: grown {} times", count.pool_growths);
     assert!(count.pool_growths >= 2, "{count:?}");
