@@ -7,6 +7,7 @@ use crate::support::*;
 use spinwire::config::Plan;
 use spinwire::control::Offer;
 use spinwire::framed::{self, Framed, FramedIo, Payload};
+use spinwire::metrics::CounterSnapshot;
 use spinwire::types::{IdlePolicy, Nanos};
 use spinwire::worker::{
     CloseReason, Completed, ConnId, Io, Message, Outcome, Peer, Service, Token, Turn,
@@ -329,13 +330,19 @@ fn killed((device, host): (&str, &str), port: u16) {
     let progress = |told: &_| await_told(told, |t| matches!(t, Told::Progress(_)));
     // Messages of several packets, so that a kill falls into the middle of one.
     for round in 0..3 {
-        let before = server.counters()[0].recv_bytes;
-        let mut child = Child::start_with("ping", device, host, &format!("{port} 16384"));
         let until = Instant::now() + LONG;
-        while server.counters()[0].recv_bytes < before + 50 * 16_384 {
-            assert!(Instant::now() < until, "no traffic");
-            std::thread::park_timeout(PAUSE);
-        }
+        let await_count = |reached: &dyn Fn(&CounterSnapshot) -> bool| {
+            while !reached(&server.counters()[0]) {
+                assert!(Instant::now() < until, "no traffic");
+                std::thread::park_timeout(PAUSE);
+            }
+        };
+        let before = server.counters()[0].handovers;
+        let mut child = Child::start_with("ping", device, host, &format!("{port} 16384"));
+        // The living one's bytes count too, so its traffic alone must not do.
+        await_count(&|count| count.handovers > before);
+        let from = server.counters()[0].recv_bytes;
+        await_count(&|count| count.recv_bytes > from + 100 * 16_384);
         child.kill();
         let reason = reasons.recv_timeout(LONG).expect("told of the end");
         println!("{device}: round {round}: {reason}");
