@@ -312,7 +312,8 @@ pub trait Lane {
     fn poll(&mut self, into: &mut [Self::Wc]) -> usize;
     /// Posts a chain of at most [`crate::limits::POST_CHAIN_MAX`] operations behind one doorbell.
     /// `more[i]` has the pieces behind the first of `chain[i]`, of which `chain[i].more` count; it may
-    /// be empty where no operation has any.
+    /// be empty where no operation has any. A [`SendOp::Bind`] is refused, and the whole chain with it: see
+    /// [`Lane::post_bind`].
     ///
     /// # Errors
     /// The provider took only the head of the chain.

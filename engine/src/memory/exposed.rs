@@ -211,8 +211,7 @@ impl<R: Registrar> Exposures<R> {
         access: Access,
     ) -> Result<ExposedMemory, ExposeError> {
         let region = Arc::new(Region::allocate(bytes, hugepages)?);
-        // Verbs want local write with every remote write.
-        // A window may allow what its memory does, and verbs want local write with its writes too.
+        // Verbs want local write with every remote write, one by a window included.
         let granted = if access.is_remote_writable() {
             access | Access::LOCAL_WRITE
         } else {

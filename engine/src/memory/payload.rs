@@ -179,15 +179,6 @@ impl Payload {
             Self::Memory(_) | Self::Parts(_) | Self::Nothing => None,
         }
     }
-
-    /// The list, if it is one.
-    #[must_use]
-    pub fn into_parts(self) -> Option<Parts> {
-        match self {
-            Self::Parts(p) => Some(p),
-            Self::Buffer(_) | Self::Memory(_) | Self::Nothing => None,
-        }
-    }
 }
 
 /// A piece as a device is told of it.

@@ -6,6 +6,7 @@ use super::send_queue::{Entry, Special};
 use super::wr_id::{index_of, key_of, sequence_of};
 use super::{CloseReason, Completed, Io, Message, Outcome, Service, Worker};
 use crate::fabric::{Fabric, Lane, Note, SendOp, WcOpcode, WcStatus, WorkCompletion};
+use crate::memory::Buffer;
 
 /// What completions brought in.
 #[derive(Clone, Copy, Default)]
@@ -14,19 +15,39 @@ pub(super) struct Received {
     pub(super) bytes: u64,
 }
 
-/// What came beside a message: its note, and how much a WRITE with immediate wrote elsewhere.
+/// The message that a receive brought. `None`: the NIC says that it wrote past the buffer, so nothing in
+/// it can be trusted.
+#[inline(always)]
+pub(super) fn message_of<W: WorkCompletion>(
+    c: &mut Connection,
+    mut buffer: Buffer,
+    wc: &W,
+) -> Option<Message> {
+    let note = wc.note();
+    if note != Note::None {
+        return message_beside(c, note, buffer, wc);
+    }
+    buffer.set_len(wc.byte_len()).ok()?;
+    Some(Message::new(buffer, note, None))
+}
+
+/// One with something beside its bytes. A WRITE with immediate left the buffer as it was, and tells how
+/// much it wrote elsewhere.
 #[cold]
-pub(super) fn beside<W: WorkCompletion>(
+fn message_beside<W: WorkCompletion>(
     c: &mut Connection,
     note: Note,
+    mut buffer: Buffer,
     wc: &W,
-) -> (Note, Option<u32>) {
+) -> Option<Message> {
     let note = match note {
         Note::Invalidated(rkey) => c.windows.invalidated(rkey),
         note => note,
     };
-    let written = wc.opcode() == WcOpcode::RecvWriteImm;
-    (note, written.then(|| wc.byte_len()))
+    let written = (wc.opcode() == WcOpcode::RecvWriteImm).then(|| wc.byte_len());
+    let len = if written.is_some() { 0 } else { wc.byte_len() };
+    buffer.set_len(len).ok()?;
+    Some(Message::new(buffer, note, written))
 }
 
 impl<F: Fabric, S: Service> Worker<F, S> {
@@ -84,25 +105,14 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         received: &mut Received,
     ) {
         let c = self.core.table.at(index);
-        let Some(mut buffer) = c.recvs.take(slot) else {
+        let Some(buffer) = c.recvs.take(slot) else {
             return;
         };
-        let (len, mut note) = (wc.byte_len(), wc.note());
-        let (mut fits, mut written) = (buffer.set_len(len).is_ok(), None);
-        if note != Note::None {
-            (note, written) = beside(c, note, wc);
-            fits = fits || written.is_some();
-        }
-        if !fits {
-            // The NIC says that it wrote past the buffer: nothing in it can be trusted.
+        let Some(message) = message_of(c, buffer, wc) else {
             return self.failed(index, WcStatus::LocalLength);
-        }
-        if written.is_some() {
-            let none = buffer.set_len(0);
-            debug_assert!(none.is_ok());
-        }
+        };
         received.messages += 1;
-        received.bytes += u64::from(len);
+        received.bytes += u64::from(wc.byte_len());
         if c.recvs.vacant() >= c.recvs.batch() {
             self.repost_due = true;
             self.repost_first |= c.recvs.vacant() >= c.recvs.half();
@@ -111,18 +121,24 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             c.hungry = true;
             self.hungry.push(index);
         }
+        self.deliver(index, message);
+    }
+
+    /// Gives a message to the service, which knows the connection in all but rare cases.
+    #[inline(always)]
+    pub(super) fn deliver(&mut self, index: u16, message: Message) {
+        let c = self.core.table.at(index);
         if !c.announced {
-            return self.came_early(index, Message::new(buffer, note, written));
+            return self.came_early(index, message);
         }
         let conn = c.id;
         let io = &mut Io::new(&mut self.core);
-        self.service
-            .message(io, conn, Message::new(buffer, note, written));
+        self.service.message(io, conn, message);
     }
 
     /// A message waits until the service knows the connection.
     #[cold]
-    pub(super) fn came_early(&mut self, index: u16, message: Message) {
+    fn came_early(&mut self, index: u16, message: Message) {
         let c = self.core.table.at(index);
         if c.recvs.keep_early(message) {
             return self.announce(index);
@@ -161,9 +177,8 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         }
         let c = self.core.table.at(index);
         // A READ that is done may let the next one go.
-        if c.sends.has_unposted() && !c.dirty {
-            c.dirty = true;
-            self.core.dirty.push(index);
+        if c.sends.has_unposted() {
+            c.wants_doorbell(&mut self.core.dirty);
         }
         if matches!(c.phase, Phase::Closing(_)) && c.sends.is_empty() {
             self.ask_close(index);

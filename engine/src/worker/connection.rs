@@ -115,6 +115,15 @@ impl Connection {
         self.phase = Phase::Vacant;
     }
 
+    /// Puts it on the list of those with sends to post.
+    #[inline]
+    pub(crate) fn wants_doorbell(&mut self, dirty: &mut Vec<u16>) {
+        if !self.dirty {
+            self.dirty = true;
+            dirty.push(self.id.index);
+        }
+    }
+
     /// Work requests that the NIC has.
     pub(crate) fn outstanding(&self) -> u32 {
         self.sends.outstanding() + self.recvs.outstanding()

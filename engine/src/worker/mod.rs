@@ -22,6 +22,7 @@ mod handover_loom;
 mod io;
 mod lifecycle;
 mod mailbox;
+mod post;
 mod qp_index;
 mod recv_queue;
 mod run;
@@ -40,9 +41,11 @@ mod wr_id;
 
 pub use connection::LaneCapacity;
 pub use group::{Group, NoPick, NotOfGroup, Policy};
-pub use io::{Io, PostError, Rejected};
-pub(crate) use io::{Standing, word_of};
+pub use io::Io;
+pub(crate) use io::Standing;
 pub use mailbox::{Command, ControlEnd, Event, Handover, PoolChunk, WorkerEnd, mailbox};
+pub(crate) use post::word_of;
+pub use post::{PostError, Rejected};
 pub use service::{
     CloseReason, Completed, ConnId, Message, Outcome, Peer, Role, Service, Token, Turn, Violation,
 };

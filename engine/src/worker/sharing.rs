@@ -9,11 +9,11 @@
 //! others: framed mode does not let it, raw mode cannot know.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use super::completion::{Received, beside};
+use super::completion::{Received, message_of};
 use super::turn::Repost;
 use super::wr_id::{index_of, shared_slot};
-use super::{CloseReason, Io, Message, Service, Worker};
-use crate::fabric::{Fabric, Lane, Note, WcStatus, WorkCompletion};
+use super::{CloseReason, Service, Worker};
+use crate::fabric::{Fabric, Lane, WcStatus, WorkCompletion};
 use crate::limits::POLL_BATCH_MAX;
 
 impl<F: Fabric, S: Service> Worker<F, S> {
@@ -29,7 +29,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             return;
         };
         let place = shared.place(wc.qp_num());
-        let Some(mut buffer) = shared.take(slot, place) else {
+        let Some(buffer) = shared.take(slot, place) else {
             return;
         };
         let Some(index) = place else {
@@ -49,24 +49,12 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             return self.failed(index, wc.status());
         }
         let c = self.core.table.at(index);
-        let (len, mut note) = (wc.byte_len(), wc.note());
-        let mut written = None;
-        if note != Note::None {
-            (note, written) = beside(c, note, wc);
-        }
-        let in_buffer = if written.is_some() { 0 } else { len };
-        if buffer.set_len(in_buffer).is_err() {
+        let Some(message) = message_of(c, buffer, wc) else {
             return self.failed(index, WcStatus::LocalLength);
-        }
+        };
         received.messages += 1;
-        received.bytes += u64::from(len);
-        let message = Message::new(buffer, note, written);
-        if !c.announced {
-            return self.came_early(index, message);
-        }
-        let conn = c.id;
-        self.service
-            .message(&mut Io::new(&mut self.core), conn, message);
+        received.bytes += u64::from(wc.byte_len());
+        self.deliver(index, message);
     }
 
     /// Posts what is vacant of a lane's shared queue, for as long as the pool has slots.

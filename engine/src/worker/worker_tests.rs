@@ -19,7 +19,7 @@ mod teardown;
 use super::*;
 use crate::fabric::toy::{MESSAGE_BYTES_MAX, Toy, ToyQp, ToyQpControl};
 use crate::fabric::{Endpoint, LaneSpec, PrivateData, QpSpec};
-use crate::memory::{Buffer, Growth, HugepagePolicy};
+use crate::memory::{Buffer, Growth, HugepagePolicy, Payload};
 use crate::metrics::{CounterReader, CounterSnapshot};
 use crate::types::{Access, QpNum};
 use std::sync::Arc;
@@ -52,6 +52,8 @@ struct Recorder {
     echo: bool,
     /// Keeps the buffers of messages here instead of dropping them.
     kept: Option<Vec<Buffer>>,
+    /// Keeps what operations carried here instead of dropping it.
+    carried: Option<Vec<Payload>>,
 }
 
 impl Recorder {
@@ -81,6 +83,9 @@ impl Service for Recorder {
     fn completed(&mut self, _: &mut Io<'_>, conn: ConnId, completed: Completed) {
         let Completed { token, outcome, .. } = completed;
         self.seen.push(Seen::Completed(conn, token.0, outcome));
+        if let Some(carried) = &mut self.carried {
+            carried.push(completed.payload);
+        }
     }
     fn disconnected(&mut self, _: &mut Io<'_>, conn: ConnId, reason: CloseReason) {
         self.seen.push(Seen::Disconnected(conn, reason));

@@ -266,9 +266,9 @@ fn gather(places: &mut [ibv_sge; SGE_MAX], has_first: bool, pieces: &[Sge]) -> i
     count
 }
 
-/// Writes the opcode of `op` and what belongs to it.
+/// Writes the opcode of `op` and what belongs to it; false for a bind, which is posted otherwise.
 #[inline]
-fn set_op(to: &mut ibv_send_wr, op: SendOp) {
+fn set_op(to: &mut ibv_send_wr, op: SendOp) -> bool {
     to.opcode = match op {
         SendOp::Send => ibv_wr_opcode::IBV_WR_SEND,
         SendOp::SendImm(value) => {
@@ -308,9 +308,9 @@ fn set_op(to: &mut ibv_send_wr, op: SendOp) {
             };
             ibv_wr_opcode::IBV_WR_LOCAL_INV
         }
-        // Not posted in chains: `post_bind` writes what belongs to it.
-        SendOp::Bind { .. } => ibv_wr_opcode::IBV_WR_BIND_MW,
+        SendOp::Bind { .. } => return false,
     };
+    true
 }
 
 /// Index of the work request that libibverbs refused, found by its address in the array. A provider
@@ -371,7 +371,12 @@ impl fabric::Lane for Lane {
                     &more[i][..usize::from(wr.more)],
                 );
             }
-            set_op(to, wr.op);
+            if !set_op(to, wr.op) {
+                return Err(PostFailure {
+                    posted: 0,
+                    errno: libc::EINVAL,
+                });
+            }
             to.send_flags = if wr.signalled {
                 ibv_send_flags::IBV_SEND_SIGNALED.0
             } else {
@@ -393,7 +398,8 @@ impl fabric::Lane for Lane {
         // - gather entries valid during the call: they stand in the same box;
         // - payload valid until completion, and for a READ nobody else's to look at: the caller of
         //   `Lane::post_send` owns the handles in its in-flight table; inline payload is copied
-        //   during the call; `num_sge` counts entries that were written above.
+        //   during the call; `num_sge` counts entries that were written above;
+        // - what belongs to the opcode: `set_op` wrote it, and takes no bind, which names a window.
         let errno = unsafe { ibv_post_send(qp.as_ptr(), t.send.as_mut_ptr(), &raw mut bad) };
         t.send[n - 1].next = next;
         if errno == 0 {

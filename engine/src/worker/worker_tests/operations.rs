@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fabric::{QpGrant, SendOp};
-use crate::memory::{Parts, Payload, Piece, span_for_tests};
+use crate::memory::{ExposedMemory, Parts, Piece, span_for_tests};
 use crate::types::{Abilities, Lkey, RemoteRegion, Rkey};
 use crate::worker::sinks::Sinks;
 
@@ -159,27 +159,101 @@ fn pieces_are_counted_against_what_the_device_takes() {
     assert_eq!(b.free(), 64 - 8);
 }
 
-#[test]
-fn a_read_on_iwarp_lands_in_the_arena_and_is_copied() {
+/// A connection on a device whose READs need sinks that are open to peers, with an arena of two places.
+fn up_with_arena() -> (Bench, ConnId, ExposedMemory) {
     let (mut b, conn) = up(Abilities {
         read_sink_is_exposed: true,
         ..Abilities::LEAST
     });
+    let exposed = b
+        .worker
+        .exposures
+        .expose(128, HugepagePolicy::Off, Access::REMOTE_WRITE);
+    let arena = exposed.expect("memory");
+    let slot_bytes = u32::try_from(arena.len() / 2).expect("small");
+    b.worker.core.sinks = Box::new([Some(Sinks::new(arena.clone(), slot_bytes))]);
+    (b, conn, arena)
+}
+
+#[test]
+fn a_read_on_iwarp_lands_in_the_arena_and_is_copied() {
+    let (mut b, conn, arena) = up_with_arena();
     let readable = region(Access::REMOTE_READ);
-    // Memory that no device of the lane knows: the arena is as good as gone.
-    let span = span_for_tests(4096);
-    b.worker.core.sinks = Box::new([Some(Sinks::new(span.memory().clone(), 64))]);
-    let buffer = b.buffer(16);
-    let rejected = b.io().read(conn, buffer, &readable, 0, Token(0));
+    let (mut parts, mut lens) = (Parts::new(), Vec::new());
+    for len in [5, 11] {
+        let buffer = b.buffer(len);
+        parts.push(buffer).expect("room");
+        lens.push(len as usize);
+    }
+    b.io()
+        .read(conn, parts, &readable, 0, Token(0))
+        .expect("taken");
+    let (chain, more) = b.worker.core.table.at(conn.index).sends.chain();
+    let (wr, pieces) = (chain[0], more.iter().map(|_| chain[0].more).max());
     assert_eq!(
-        rejected.expect_err("no place").reason,
-        PostError::WouldBlock
+        (wr.len, pieces),
+        (16, Some(0)),
+        "one piece, whatever it scatters to"
     );
-    let closed = b.io().read(conn, span, &readable, 0, Token(0));
-    let reason = closed.expect_err("too long, or not open").reason;
-    assert_eq!(reason, PostError::OutOfRegion);
-    let small = span_for_tests(64);
-    let closed = b.io().read(conn, small, &readable, 0, Token(0));
+    assert_eq!(Some(wr.lkey), arena.lkey(0), "not the pool's key");
+    let offset = usize::try_from(wr.addr - arena.addr()).expect("in the arena");
+    // What the peer answers with.
+    let bytes: Vec<u8> = (0..16).collect();
+    arena.copy_in(offset, &bytes).expect("inside");
+    let sends = &mut b.worker.core.table.at(conn.index).sends;
+    sends.mark_posted(1);
+    let (entry, special) = sends.pop_special().expect("the READ");
+    b.worker.service.carried = Some(Vec::new());
+    b.worker
+        .give_back(conn.index, entry, special, Outcome::Done);
+    let carried = b.worker.service.carried.take();
+    let Some(Payload::Parts(mut parts)) = carried.and_then(|mut c| c.pop()) else {
+        panic!("the list comes back");
+    };
+    let back: Vec<Vec<u8>> = parts
+        .drain()
+        .filter_map(Piece::into_buffer)
+        .map(|b| b.to_vec())
+        .collect();
+    assert_eq!(back, [&bytes[..5], &bytes[5..]]);
+}
+
+#[test]
+fn places_of_the_arena_come_back_and_a_full_one_is_told() {
+    let (mut b, conn, _) = up_with_arena();
+    let readable = region(Access::REMOTE_READ);
+    let read = |b: &mut Bench| {
+        let buffer = b.buffer(16);
+        let read = b.io().read(conn, buffer, &readable, 0, Token(0));
+        read.map_err(|r| r.reason)
+    };
+    assert_eq!(read(&mut b), Ok(()));
+    assert_eq!(read(&mut b), Ok(()));
+    assert_eq!(read(&mut b), Err(PostError::WouldBlock));
+    let sends = &mut b.worker.core.table.at(conn.index).sends;
+    let (entry, special) = sends.take_unposted().expect("one");
+    b.worker
+        .give_back(conn.index, entry, special, Outcome::NeverPosted);
+    assert_eq!(
+        read(&mut b),
+        Ok(()),
+        "what was never posted gives its place back"
+    );
+}
+
+#[test]
+fn a_read_on_iwarp_goes_straight_to_memory_that_is_open() {
+    let (mut b, conn, open) = up_with_arena();
+    let readable = region(Access::REMOTE_READ);
+    let span = open.span(8, 16).expect("inside");
+    b.io()
+        .read(conn, span, &readable, 0, Token(0))
+        .expect("taken");
+    let (chain, _) = b.worker.core.table.at(conn.index).sends.chain();
+    assert_eq!(chain[0].addr, open.addr() + 8);
+    let closed = b
+        .io()
+        .read(conn, span_for_tests(64), &readable, 0, Token(0));
     let reason = closed.expect_err("peers may not write it").reason;
     assert_eq!(reason, PostError::SinkNotWritable);
 }
