@@ -19,12 +19,20 @@ use std::ops::Deref;
 
 /// Names one connection for its whole life; never used again for another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-// Compared as one word.
+// One word in memory; see `ConnId::word`.
 #[repr(C, align(8))]
 pub struct ConnId {
     pub(crate) worker: u16,
     pub(crate) index: u16,
     pub(crate) generation: u32,
+}
+
+impl ConnId {
+    /// All of it in one comparison, for the datapath.
+    #[inline]
+    pub(super) fn word(self) -> u64 {
+        u64::from(self.worker) | u64::from(self.index) << 16 | u64::from(self.generation) << 32
+    }
 }
 
 impl fmt::Display for ConnId {
