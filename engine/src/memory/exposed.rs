@@ -15,7 +15,7 @@
 
 use super::copy::copy_shared;
 use super::{HugepagePolicy, MemorySpan, Region, RegionError, Registrar, Registration};
-use crate::types::{Access, Lkey, RemoteRegion};
+use crate::types::{Access, Lkey, RemoteRegion, Rkey};
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
@@ -52,7 +52,24 @@ pub enum ExposeError {
     },
 }
 
-type Registrations = Vec<Option<Box<dyn Registration>>>;
+/// A registration, with its keys at hand: posting asks for them.
+struct Registered {
+    lkey: Lkey,
+    rkey: Rkey,
+    registration: Box<dyn Registration>,
+}
+
+impl Registered {
+    fn new(registration: impl Registration) -> Self {
+        Self {
+            lkey: registration.lkey(),
+            rkey: registration.rkey(),
+            registration: Box::new(registration),
+        }
+    }
+}
+
+type Registrations = Vec<Option<Registered>>;
 
 struct Inner {
     region: Arc<Region>,
@@ -113,7 +130,7 @@ impl ExposedMemory {
     /// Key on a lane; `None` when the lane's device is gone.
     pub(crate) fn lkey(&self, lane: usize) -> Option<Lkey> {
         let lanes = self.0.lanes.borrow();
-        Some(lanes.get(lane)?.as_ref()?.lkey())
+        Some(lanes.get(lane)?.as_ref()?.lkey)
     }
 
     /// Gives `use_it` the registration on a lane; `None` when the lane's device is gone.
@@ -123,14 +140,14 @@ impl ExposedMemory {
         use_it: impl FnOnce(&dyn Registration) -> T,
     ) -> Option<T> {
         let lanes = self.0.lanes.borrow();
-        Some(use_it(lanes.get(lane)?.as_ref()?.as_ref()))
+        Some(use_it(lanes.get(lane)?.as_ref()?.registration.as_ref()))
     }
 
     /// The whole of it as peers on a lane name it; `None` when the lane's device is gone.
     #[must_use]
     pub fn remote_region(&self, lane: usize) -> Option<RemoteRegion> {
         let lanes = self.0.lanes.borrow();
-        let rkey = lanes.get(lane)?.as_ref()?.rkey();
+        let rkey = lanes.get(lane)?.as_ref()?.rkey;
         RemoteRegion::parse(self.addr(), self.len() as u64, rkey, self.0.access)
     }
 
@@ -222,7 +239,7 @@ impl<R: Registrar> Exposures<R> {
                 return Ok(None);
             };
             let registration = registrar.register(Arc::clone(&region), granted)?;
-            Ok(Some(Box::new(registration) as Box<dyn Registration>))
+            Ok(Some(Registered::new(registration)))
         };
         let registrars = self.0.registrars.borrow();
         let lanes: io::Result<Registrations> = registrars.iter().map(register).collect();
@@ -273,7 +290,7 @@ pub(crate) fn span_for_tests(bytes: usize) -> MemorySpan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Rkey;
+
     use std::cell::Cell;
 
     struct Device {
