@@ -358,19 +358,22 @@ impl<'a> Io<'a> {
     }
 
     /// Ends the access that [`Io::bind`] gave: when its `completed` comes with `Done`, the peer has
-    /// none any more, and the window is free again.
+    /// none any more, and the window is free again. A key goes out of use once: a peer that ends it
+    /// meanwhile, by SEND with invalidate, makes this fail and so ends the connection.
     ///
     /// # Errors
-    /// Nothing was posted.
+    /// Nothing was posted. [`PostError::NoSuchKey`] too when it is being revoked already.
     pub fn revoke(&mut self, conn: ConnId, rkey: Rkey, token: Token) -> Result<(), PostError> {
         let c = self.core.table.open(conn);
         let c = c.ok_or(PostError::NotConnected)?;
-        if !c.windows.has(rkey) {
+        if !c.windows.is_revocable(rkey) {
             return Err(PostError::NoSuchKey);
         }
         let op = SendOp::LocalInvalidate(rkey);
         self.post(conn, Payload::Nothing, op, token)
-            .map_err(|r| r.reason)
+            .map_err(|r| r.reason)?;
+        self.core.table.at(conn.index).windows.revoke(rkey);
+        Ok(())
     }
 
     /// What the connection's device can do; `None` when nothing can be posted.

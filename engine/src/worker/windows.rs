@@ -20,6 +20,8 @@ const OWN_BITS: u32 = 0xff;
 struct Window {
     rkey: Rkey,
     bound: Option<MemorySpan>,
+    /// It was asked for that the key go out of use: a device takes that once.
+    revoking: bool,
 }
 
 /// Windows by their number.
@@ -29,7 +31,11 @@ pub(crate) struct Windows(Vec<Window>);
 /// The windows of a connection, with the keys that its device gave.
 impl From<Vec<Rkey>> for Windows {
     fn from(keys: Vec<Rkey>) -> Self {
-        let free = |rkey| Window { rkey, bound: None };
+        let free = |rkey| Window {
+            rkey,
+            bound: None,
+            revoking: false,
+        };
         Self(keys.into_iter().map(free).collect())
     }
 }
@@ -47,16 +53,28 @@ impl Windows {
         Some((number, window.rkey))
     }
 
-    /// A window is bound by this key.
-    pub(crate) fn has(&self, rkey: Rkey) -> bool {
-        self.0.iter().any(|w| w.rkey == rkey && w.bound.is_some())
+    fn bound(&mut self, rkey: Rkey) -> Option<&mut Window> {
+        let mut all = self.0.iter_mut();
+        all.find(|w| w.rkey == rkey && w.bound.is_some())
+    }
+
+    /// A window is bound by this key, and nobody has asked to revoke it.
+    pub(crate) fn is_revocable(&mut self, rkey: Rkey) -> bool {
+        self.bound(rkey).is_some_and(|w| !w.revoking)
+    }
+
+    /// Its revocation is queued.
+    pub(crate) fn revoke(&mut self, rkey: Rkey) {
+        if let Some(window) = self.bound(rkey) {
+            window.revoking = true;
+        }
     }
 
     /// The device says that the peer took a key out of use. There are no keys to take but those of
     /// windows, so what is none is a flag that means something else.
     #[cold]
     pub(crate) fn invalidated(&mut self, rkey: Rkey) -> Note {
-        if !self.has(rkey) {
+        if self.bound(rkey).is_none() {
             return Note::None;
         }
         self.free(rkey);
@@ -65,9 +83,8 @@ impl Windows {
 
     /// The key is out of use: its window is free.
     pub(crate) fn free(&mut self, rkey: Rkey) {
-        let window = self.0.iter_mut().find(|w| w.rkey == rkey);
-        if let Some(window) = window {
-            window.bound = None;
+        if let Some(window) = self.bound(rkey) {
+            (window.bound, window.revoking) = (None, false);
         }
     }
 }
@@ -85,11 +102,17 @@ mod tests {
         assert_eq!(windows.bind(&span), Some((1, Rkey(0x3400))));
         assert_eq!(windows.bind(&span), None);
         windows.free(Rkey(0x1200));
-        assert!(windows.has(Rkey(0x1201)), "an old key frees nothing");
+        assert!(
+            windows.is_revocable(Rkey(0x1201)),
+            "an old key frees nothing"
+        );
+        windows.revoke(Rkey(0x1201));
+        assert!(!windows.is_revocable(Rkey(0x1201)), "once is enough");
         assert_eq!(windows.invalidated(Rkey(0x1200)), Note::None);
         let taken = windows.invalidated(Rkey(0x1201));
         assert_eq!(taken, Note::Invalidated(Rkey(0x1201)));
-        assert!(!windows.has(Rkey(0x1201)));
+        assert!(!windows.is_revocable(Rkey(0x1201)));
         assert_eq!(windows.bind(&span), Some((0, Rkey(0x1202))));
+        assert!(windows.is_revocable(Rkey(0x1202)), "a new life");
     }
 }

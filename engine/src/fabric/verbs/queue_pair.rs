@@ -206,6 +206,11 @@ pub(super) fn create(
             error
         }
     };
+    if spec.shared_receives && cq.srq_ptr().is_none() {
+        let error = io::Error::from(io::ErrorKind::InvalidInput);
+        return Err(FabricError::new(Step::CreateQp, &limits.name, error)
+            .advise("The lane has no shared receive queue for its QPs"));
+    }
     // The inline size that a device grants is not to be had from a query: asked, then halved.
     let mut inline = spec.inline_bytes;
     let (qp, inline_granted) = loop {

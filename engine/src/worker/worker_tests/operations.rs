@@ -130,6 +130,42 @@ fn regions_bound_what_is_asked_of_the_peer() {
 }
 
 #[test]
+fn a_window_is_revoked_once() {
+    let (mut b, conn) = up(EVERYTHING);
+    b.worker.core.table.at(conn.index).windows = vec![Rkey(0x100)].into();
+    let exposures = &b.worker.exposures;
+    let memory = exposures.expose(4096, HugepagePolicy::Off, Access::WINDOWS);
+    let memory = memory.expect("memory");
+    let bind = |b: &mut Bench| {
+        let span = memory.span(64, 128).expect("inside");
+        let bound = b.io().bind(conn, span, Access::REMOTE_READ, Token(0));
+        bound.map_err(|r| r.reason)
+    };
+    let region = bind(&mut b).expect("a window");
+    assert_eq!((region.len(), region.rkey()), (128, Rkey(0x101)));
+    assert_eq!(bind(&mut b), Err(PostError::NoWindow));
+    let revoke = |b: &mut Bench| b.io().revoke(conn, region.rkey(), Token(1));
+    assert_eq!(revoke(&mut b), Ok(()));
+    assert_eq!(
+        revoke(&mut b),
+        Err(PostError::NoSuchKey),
+        "a device takes it once"
+    );
+    assert_eq!(
+        bind(&mut b),
+        Err(PostError::NoWindow),
+        "not free before it is done"
+    );
+    for outcome in [Outcome::Done, Outcome::Done] {
+        let sends = &mut b.worker.core.table.at(conn.index).sends;
+        let (entry, special) = sends.take_unposted().expect("bind, then revoke");
+        b.worker.give_back(conn.index, entry, special, outcome);
+    }
+    let again = bind(&mut b).expect("the window is free");
+    assert_eq!(again.rkey(), Rkey(0x102));
+}
+
+#[test]
 fn pieces_are_counted_against_what_the_device_takes() {
     let (mut b, conn) = up(EVERYTHING);
     let readable = region(Access::REMOTE_READ);
