@@ -206,16 +206,12 @@ impl Scene {
         if !lively {
             return;
         }
-        // Between two ends that are well, what was sent has come.
+        // Between two ends that are well, all that was asked for is done, and what was sent has come.
         for (number, both) in &self.ledger.borrow().connections {
             let up = |d: &service::Direction| d.connected && d.disconnected.is_none();
-            if !both.iter().all(up) {
-                continue;
-            }
-            for direction in both {
-                let (heard, outcomes) = direction.messages();
-                let done = outcomes.iter().filter(|o| **o == Some(Outcome::Done));
-                assert!(done.count() <= heard, "connection {number}: {direction:?}");
+            if both.iter().all(up) {
+                let well = both.iter().all(service::Direction::all_is_done);
+                assert!(well, "connection {number}: {both:?}");
             }
         }
     }
@@ -328,6 +324,11 @@ fn run(steps: &[Step], seed: u64, profile: Profile, lively: bool) {
     let mut scene = Scene::new(seed, profile);
     scene.connect(0);
     scene.settle(lively);
+    if lively {
+        let ledger = scene.ledger.borrow();
+        let both = ledger.connections.values().flatten();
+        assert_eq!(both.filter(|d| d.connected).count(), 2, "{ledger:?}");
+    }
     for step in steps {
         match step {
             Step::Connect(side) if scene.asked < 40 => scene.connect(*side),

@@ -61,6 +61,12 @@ impl Direction {
         (self.heard, outcomes.collect())
     }
 
+    /// Every operation is done, and every message was heard.
+    pub(crate) fn all_is_done(&self) -> bool {
+        let done = |(_, outcome): &(Kind, _)| *outcome == Some(Outcome::Done);
+        self.operations.iter().all(done) && self.heard == self.messages.len()
+    }
+
     pub(crate) fn counted(&self) -> (u64, u64) {
         let done = self.count(|kind, o| kind == Kind::Count && o == Outcome::Done);
         let may = |kind, o| kind == Kind::Count && matches!(o, Outcome::Unknown(_));
