@@ -19,6 +19,7 @@ mod datapath;
 mod error;
 pub mod fault;
 pub mod pair;
+mod plain;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod toy;
 mod url;
@@ -34,6 +35,7 @@ pub use datapath::{
     WorkCompletion,
 };
 pub use error::{FabricError, Step};
+pub use plain::PlainWc;
 pub use url::{Url, UrlError};
 
 use crate::memory::Registrar;

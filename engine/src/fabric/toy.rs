@@ -10,6 +10,7 @@
 
 mod datapath;
 
+use super::plain::PlainWc;
 use super::{
     AsyncEvent, CmEvent, CmEventKind, ConnParams, Endpoint, Fabric, FabricError, IdKey, LaneGrant,
     LaneSpec, PrivateData, QpGrant, QpSpec, Step,
@@ -17,7 +18,7 @@ use super::{
 use crate::sys::eventfd::EventFd;
 use crate::types::{Abilities, Access, DeviceLimits, QpNum, Transport};
 use datapath::{QpState, SharedState};
-pub(crate) use datapath::{ToyLane, ToyQp, ToyWc};
+pub(crate) use datapath::{ToyLane, ToyQp};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -69,7 +70,7 @@ struct State {
     ids: Vec<(bool, Option<String>)>,
     qps: Vec<QpState>,
     /// Completions that wait on each lane.
-    cqs: Vec<VecDeque<ToyWc>>,
+    cqs: Vec<VecDeque<PlainWc>>,
     /// Memory that is registered: first byte, bytes, key, what the key allows.
     regions: Vec<(u64, u64, u32, Access)>,
     registrations: u32,

@@ -10,9 +10,9 @@
 //! swallowed. A failure is real: the device is given an operation that must fail, and so flushes
 //! everything behind it and its peer gets no answers. Imported by lane and mod.
 
-use super::lane::FaultWc;
 use super::profile::{Dice, Profile};
 use super::qp_book::{Fate, Pending, QpBook, Waiting};
+use crate::fabric::plain::PlainWc;
 use crate::fabric::{Fabric, Lane, MoreSges, PostFailure, SendOp, SendWr, WcStatus};
 use crate::types::{Lkey, QpNum};
 use std::collections::VecDeque;
@@ -84,9 +84,7 @@ impl<F: Fabric> LaneBook<F> {
         wr: &SendWr,
         more: Option<&MoreSges>,
     ) -> Result<(), i32> {
-        let Some(at) = self.at(number) else {
-            return Err(libc::EINVAL);
-        };
+        let at = self.at(number).ok_or(libc::EINVAL)?;
         let (profile, hurry) = (self.profile, self.hurry);
         let book = &mut self.qps[at];
         if book.taken() >= book.depth {
@@ -143,26 +141,9 @@ impl<F: Fabric> LaneBook<F> {
         wr: &SendWr,
         more: Option<&MoreSges>,
     ) -> Result<(), i32> {
-        let word = self.word();
-        let book = &mut self.qps[at];
-        let Some(qp) = &mut book.qp else {
-            return Err(libc::EINVAL);
-        };
-        let ours = SendWr {
-            wr_id: word,
-            signalled: true,
-            ..*wr
-        };
         let pieces = more.map_or(&[][..], std::slice::from_ref);
-        lane.post_send(qp, &[ours], pieces).map_err(|f| f.errno)?;
-        book.pending.push_back(Pending {
-            word,
-            wr_id: Some(wr.wr_id),
-            signalled: wr.signalled,
-            disguise: None,
-            answer_lost: false,
-        });
-        Ok(())
+        let post = |qp: &mut F::Qp, ours: SendWr| lane.post_send(qp, &[ours], pieces);
+        self.under_word(at, wr, Some(wr.wr_id), None, post)
     }
 
     /// Posts what must fail, for an operation of the caller's or for nothing.
@@ -173,13 +154,8 @@ impl<F: Fabric> LaneBook<F> {
         wr_id: Option<u64>,
         status: WcStatus,
     ) -> Result<(), i32> {
-        let word = self.word();
-        let book = &mut self.qps[at];
-        let Some(qp) = &mut book.qp else {
-            return Err(libc::EINVAL);
-        };
         let wr = SendWr {
-            wr_id: word,
+            wr_id: 0,
             addr: 4096,
             len: 1,
             lkey: NO_KEY,
@@ -188,15 +164,9 @@ impl<F: Fabric> LaneBook<F> {
             inline: false,
             more: 0,
         };
-        lane.post_send(qp, &[wr], &[]).map_err(|f| f.errno)?;
-        book.spoiled = true;
-        book.pending.push_back(Pending {
-            word,
-            wr_id,
-            signalled: true,
-            disguise: Some(status),
-            answer_lost: false,
-        });
+        let post = |qp: &mut F::Qp, ours: SendWr| lane.post_send(qp, &[ours], &[]);
+        self.under_word(at, &wr, wr_id, Some(status), post)?;
+        self.qps[at].spoiled = true;
         Ok(())
     }
 
@@ -207,38 +177,42 @@ impl<F: Fabric> LaneBook<F> {
         number: QpNum,
         wr: &SendWr,
         memory: &dyn crate::memory::Registration,
-    ) -> Result<(), PostFailure> {
-        let refusal = |errno| PostFailure { posted: 0, errno };
-        let word = self.word();
-        let Some(book) = self.qp(number) else {
-            return Err(refusal(libc::EINVAL));
-        };
+    ) -> Result<(), i32> {
+        let at = self.at(number).ok_or(libc::EINVAL)?;
+        let book = &self.qps[at];
         if !book.waiting.is_empty() || book.taken() >= book.depth {
-            return Err(refusal(libc::ENOMEM));
+            return Err(libc::ENOMEM);
         }
-        let Some(qp) = &mut book.qp else {
-            return Err(refusal(libc::EINVAL));
-        };
+        let post = |qp: &mut F::Qp, ours: SendWr| lane.post_bind(qp, &ours, memory);
+        self.under_word(at, wr, Some(wr.wr_id), None, post)
+    }
+
+    /// Posts `wr` under a word of this lane's and signalled. Its completion is that of `wr_id`.
+    fn under_word(
+        &mut self,
+        at: usize,
+        wr: &SendWr,
+        wr_id: Option<u64>,
+        disguise: Option<WcStatus>,
+        post: impl FnOnce(&mut F::Qp, SendWr) -> Result<(), PostFailure>,
+    ) -> Result<(), i32> {
+        let word = self.word();
+        let book = &mut self.qps[at];
+        let qp = book.qp.as_mut().ok_or(libc::EINVAL)?;
         let ours = SendWr {
             wr_id: word,
             signalled: true,
             ..*wr
         };
-        lane.post_bind(qp, &ours, memory)?;
+        post(qp, ours).map_err(|failure| failure.errno)?;
         book.pending.push_back(Pending {
             word,
-            wr_id: Some(wr.wr_id),
+            wr_id,
             signalled: wr.signalled,
-            disguise: None,
+            disguise,
             answer_lost: false,
         });
         Ok(())
-    }
-
-    pub(super) fn received(&mut self, number: QpNum, words: impl Iterator<Item = (u64, u64)>) {
-        if let Some(book) = self.qp(number) {
-            book.receives.extend(words);
-        }
     }
 
     /// Posts what has waited long enough, and flushes what waits on a QP in error.
@@ -254,7 +228,7 @@ impl<F: Fabric> LaneBook<F> {
             if book.in_error && book.pending.is_empty() {
                 let number = book.number;
                 for waiting in std::mem::take(&mut book.waiting) {
-                    let wc = FaultWc::failed(number, waiting.wr.wr_id, WcStatus::Flushed);
+                    let wc = PlainWc::ended(waiting.wr.wr_id, number, WcStatus::Flushed);
                     book.line.push_back((wc, 0));
                 }
                 continue;
@@ -271,7 +245,7 @@ impl<F: Fabric> LaneBook<F> {
                 let status = WcStatus::LocalQpOperation;
                 if self.spoil(lane, at, Some(wr.wr_id), status).is_err() {
                     let book = &mut self.qps[at];
-                    let wc = FaultWc::failed(book.number, wr.wr_id, status);
+                    let wc = PlainWc::ended(wr.wr_id, book.number, status);
                     book.line.push_back((wc, 0));
                 }
             }
@@ -279,7 +253,7 @@ impl<F: Fabric> LaneBook<F> {
     }
 
     /// Takes a completion of the device's.
-    pub(super) fn take(&mut self, wc: &FaultWc) {
+    pub(super) fn take(&mut self, wc: &PlainWc) {
         let shared = self.shared.iter().position(|(word, _)| *word == wc.wr_id);
         let shared = shared.and_then(|place| self.shared.remove(place));
         let (profile, polls) = (self.profile, self.polls);

@@ -11,15 +11,13 @@
 #![allow(unsafe_code, reason = "copies inline payloads that are posted later")]
 
 use super::book::LaneBook;
-use crate::fabric::{
-    Fabric, Lane, MoreSges, Note, PostFailure, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion,
-};
-use crate::memory::{Registration, copy_shared};
+use crate::fabric::plain::{PlainWc, gather_inline, payload_bytes, refuse_binds};
+use crate::fabric::{Fabric, Lane, MoreSges, PostFailure, RecvWr, SendWr, WorkCompletion};
+use crate::memory::Registration;
 use crate::sys::epoll::Epoll;
 use crate::sys::eventfd::EventFd;
 use crate::types::QpNum;
 use std::os::fd::BorrowedFd;
-use std::ptr::with_exposed_provenance;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a lane and its QPs share.
@@ -44,64 +42,6 @@ impl<F: Fabric> Shared<F> {
             // An eventfd of ours cannot fail.
             let _ = bell.signal();
         }
-    }
-}
-
-/// A completion.
-#[derive(Clone, Copy, Debug)]
-pub struct FaultWc {
-    pub(super) wr_id: u64,
-    pub(super) status: WcStatus,
-    pub(super) opcode: WcOpcode,
-    pub(super) len: u32,
-    pub(super) note: Note,
-    pub(super) qp: QpNum,
-    pub(super) vendor: u32,
-}
-
-impl FaultWc {
-    fn of<W: WorkCompletion>(wc: &W) -> Self {
-        let good = wc.is_success();
-        Self {
-            wr_id: wc.wr_id(),
-            status: wc.status(),
-            opcode: if good {
-                wc.opcode()
-            } else {
-                WcOpcode::Other(u32::MAX)
-            },
-            len: if good { wc.byte_len() } else { u32::MAX },
-            note: if good { wc.note() } else { Note::None },
-            qp: wc.qp_num(),
-            vendor: wc.vendor_err(),
-        }
-    }
-}
-
-impl WorkCompletion for FaultWc {
-    fn wr_id(&self) -> u64 {
-        self.wr_id
-    }
-    fn status(&self) -> WcStatus {
-        self.status
-    }
-    fn is_success(&self) -> bool {
-        self.status == WcStatus::Success
-    }
-    fn opcode(&self) -> WcOpcode {
-        self.opcode
-    }
-    fn byte_len(&self) -> u32 {
-        self.len
-    }
-    fn note(&self) -> Note {
-        self.note
-    }
-    fn qp_num(&self) -> QpNum {
-        self.qp
-    }
-    fn vendor_err(&self) -> u32 {
-        self.vendor
     }
 }
 
@@ -151,40 +91,39 @@ impl<F: Fabric> std::fmt::Debug for FaultLane<F> {
 
 /// The payload of an inline operation.
 pub(super) fn gather(wr: &SendWr, more: Option<&MoreSges>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let behind = more.map_or(&[][..], |more| &more[..usize::from(wr.more)]);
-    let behind = behind.iter().map(|sge| (sge.addr, sge.len));
-    for (addr, len) in std::iter::once((wr.addr, wr.len)).chain(behind) {
-        let begin = bytes.len();
-        bytes.resize(begin + len as usize, 0);
-        let from = with_exposed_provenance::<u8>(usize::try_from(addr).unwrap_or(0));
-        let to = bytes[begin..].as_mut_ptr();
-        // SAFETY: `copy_shared` requires
-        // - `len` bytes to read: the caller of `Lane::post_send` has the payload in its hands during
-        //   the call, which this is a part of;
-        // - as many to write, and no other reference to them: they were just made.
-        unsafe { copy_shared(from, to, len as usize) };
-    }
+    let mut bytes = vec![0; payload_bytes(wr, more)];
+    // SAFETY: `gather_inline` requires readable pieces: the caller of `Lane::post_send` has the payload
+    // in its hands during the call, which this is a part of.
+    unsafe { gather_inline(wr, more, &mut bytes) };
     bytes
+}
+
+/// A completion of the fabric underneath; what a failed one does not define is not looked at.
+fn plain<W: WorkCompletion>(wc: &W) -> PlainWc {
+    let ended = PlainWc {
+        vendor: wc.vendor_err(),
+        ..PlainWc::ended(wc.wr_id(), wc.qp_num(), wc.status())
+    };
+    if !wc.is_success() {
+        return ended;
+    }
+    PlainWc {
+        opcode: wc.opcode(),
+        len: wc.byte_len(),
+        note: wc.note(),
+        ..ended
+    }
 }
 
 impl<F: Fabric> Lane for FaultLane<F> {
     type Qp = FaultQp<F>;
-    type Wc = FaultWc;
+    type Wc = PlainWc;
 
-    fn blank() -> FaultWc {
-        FaultWc {
-            wr_id: 0,
-            status: WcStatus::Success,
-            opcode: WcOpcode::Other(u32::MAX),
-            len: 0,
-            note: Note::None,
-            qp: QpNum(0),
-            vendor: 0,
-        }
+    fn blank() -> PlainWc {
+        PlainWc::BLANK
     }
 
-    fn poll(&mut self, into: &mut [FaultWc]) -> usize {
+    fn poll(&mut self, into: &mut [PlainWc]) -> usize {
         let mut book = self.shared.lock();
         book.polls += 1;
         book.resume(&mut self.inner);
@@ -192,7 +131,7 @@ impl<F: Fabric> Lane for FaultLane<F> {
         loop {
             let n = self.inner.poll(&mut wcs);
             for wc in &wcs[..n] {
-                book.take(&FaultWc::of(wc));
+                book.take(&plain(wc));
             }
             if n < wcs.len() {
                 break;
@@ -224,6 +163,7 @@ impl<F: Fabric> Lane for FaultLane<F> {
         chain: &[SendWr],
         more: &[MoreSges],
     ) -> Result<(), PostFailure> {
+        refuse_binds(chain)?;
         let mut book = self.shared.lock();
         let cut = book.cut(chain.len());
         for (posted, wr) in chain.iter().enumerate() {
@@ -245,39 +185,28 @@ impl<F: Fabric> Lane for FaultLane<F> {
     ) -> Result<(), PostFailure> {
         let mut book = self.shared.lock();
         book.bind(&mut self.inner, qp.number, wr, memory)
+            .map_err(|errno| PostFailure { posted: 0, errno })
     }
 
     fn post_recv(&mut self, qp: &mut FaultQp<F>, chain: &[RecvWr]) -> Result<(), PostFailure> {
-        let mut book = self.shared.lock();
-        let (ours, cut) = book.receives(chain);
-        // Completions may come during the post, but are looked at only by polls.
-        let outcome = match book.qp(qp.number).and_then(|book| book.qp.as_mut()) {
-            Some(qp) => self.inner.post_recv(qp, &ours),
-            None => Err(PostFailure {
-                posted: 0,
-                errno: libc::EINVAL,
-            }),
-        };
-        let posted = outcome.map_or_else(|failure| failure.posted, |()| ours.len());
-        let words = ours
-            .iter()
-            .zip(chain)
-            .map(|(ours, wr)| (ours.wr_id, wr.wr_id));
-        book.received(qp.number, words.take(posted));
-        outcome.and(cut)
+        let (mut book, inner) = (self.shared.lock(), &mut self.inner);
+        let (words, outcome) = book.receives(chain, |book, ours| {
+            let book = book.qp(qp.number).and_then(|book| book.qp.as_mut());
+            let errno = libc::EINVAL;
+            let qp = book.ok_or(PostFailure { posted: 0, errno })?;
+            inner.post_recv(qp, ours)
+        });
+        if let Some(book) = book.qp(qp.number) {
+            book.receives.extend(words);
+        }
+        outcome
     }
 
     fn post_shared_recv(&mut self, chain: &[RecvWr]) -> Result<(), PostFailure> {
-        let mut book = self.shared.lock();
-        let (ours, cut) = book.receives(chain);
-        let outcome = self.inner.post_shared_recv(&ours);
-        let posted = outcome.map_or_else(|failure| failure.posted, |()| ours.len());
-        let words = ours
-            .iter()
-            .zip(chain)
-            .map(|(ours, wr)| (ours.wr_id, wr.wr_id));
-        book.shared.extend(words.take(posted));
-        outcome.and(cut)
+        let (mut book, inner) = (self.shared.lock(), &mut self.inner);
+        let (words, outcome) = book.receives(chain, |_, ours| inner.post_shared_recv(ours));
+        book.shared.extend(words);
+        outcome
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -302,19 +231,28 @@ impl<F: Fabric> Lane for FaultLane<F> {
 }
 
 impl<F: Fabric> LaneBook<F> {
-    /// Receives under words of ours, as many as are let through, and the refusal of the rest.
-    fn receives(&mut self, chain: &[RecvWr]) -> (Vec<RecvWr>, Result<(), PostFailure>) {
+    /// Posts receives under words of ours, as many as are let through. Gives the words of those that
+    /// were posted, ours and the caller's: completions may come during the post, but are looked at only
+    /// by polls.
+    fn receives(
+        &mut self,
+        chain: &[RecvWr],
+        post: impl FnOnce(&mut Self, &[RecvWr]) -> Result<(), PostFailure>,
+    ) -> (Vec<(u64, u64)>, Result<(), PostFailure>) {
         let cut = self.cut(chain.len());
-        let taken = &chain[..cut.unwrap_or(chain.len())];
-        let ours = taken.iter().map(|wr| RecvWr {
-            wr_id: self.word(),
-            ..*wr
-        });
-        let ours = ours.collect();
         let refusal = cut.map(|posted| PostFailure {
             posted,
             errno: libc::ENOMEM,
         });
-        (ours, refusal.map_or(Ok(()), Err))
+        let taken = &chain[..cut.unwrap_or(chain.len())];
+        let mut ours = taken.to_vec();
+        for wr in &mut ours {
+            wr.wr_id = self.word();
+        }
+        let outcome = post(self, &ours);
+        let posted = outcome.map_or_else(|failure| failure.posted, |()| ours.len());
+        let words = ours.iter().zip(taken).take(posted);
+        let words = words.map(|(ours, wr)| (ours.wr_id, wr.wr_id)).collect();
+        (words, outcome.and(refusal.map_or(Ok(()), Err)))
     }
 }

@@ -27,7 +27,7 @@ mod lane;
 mod profile;
 mod qp_book;
 
-pub use lane::{FaultLane, FaultQp, FaultWc};
+pub use lane::{FaultLane, FaultQp};
 pub use profile::Profile;
 
 use super::{

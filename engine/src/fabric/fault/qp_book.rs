@@ -6,9 +6,10 @@
 //! `settle` finds what a completion of the device's is to the caller: itself, nothing, or a failure in
 //! disguise. Imported by book.
 
-use super::lane::{FaultWc, gather};
+use super::lane::gather;
 use super::profile::{Dice, Profile};
-use crate::fabric::{Fabric, MoreSges, Note, SendWr, WcOpcode, WcStatus};
+use crate::fabric::plain::PlainWc;
+use crate::fabric::{Fabric, MoreSges, SendWr, WcStatus};
 use crate::types::QpNum;
 use std::collections::VecDeque;
 
@@ -55,7 +56,7 @@ pub(super) struct QpBook<F: Fabric> {
     /// Word and caller's word of the receives that the device has.
     pub(super) receives: VecDeque<(u64, u64)>,
     /// Completions in their order, and the poll from which on each may be taken.
-    pub(super) line: VecDeque<(FaultWc, u64)>,
+    pub(super) line: VecDeque<(PlainWc, u64)>,
     /// Nothing completes.
     pub(super) silent: bool,
     /// A failure is on its way or has come.
@@ -113,8 +114,8 @@ impl<F: Fabric> QpBook<F> {
     }
 
     /// Finds what a completion of the device's is to the caller; `None` for nothing.
-    pub(super) fn settle(&mut self, wc: &FaultWc, shared: Option<(u64, u64)>) -> Option<FaultWc> {
-        let under = |wr_id| Some(FaultWc { wr_id, ..*wc });
+    pub(super) fn settle(&mut self, wc: &PlainWc, shared: Option<(u64, u64)>) -> Option<PlainWc> {
+        let under = |wr_id| Some(PlainWc { wr_id, ..*wc });
         if let Some((_, wr_id)) = shared {
             return under(wr_id);
         }
@@ -142,7 +143,7 @@ impl<F: Fabric> QpBook<F> {
             Some(disguise) if wc.status != WcStatus::Flushed => disguise,
             _ => wc.status,
         };
-        Some(FaultWc {
+        Some(PlainWc {
             wr_id,
             status,
             ..*wc
@@ -155,7 +156,7 @@ impl<F: Fabric> QpBook<F> {
     }
 
     /// The next completion, if its time has come.
-    pub(super) fn next(&mut self, polls: u64, hurry: bool) -> Option<FaultWc> {
+    pub(super) fn next(&mut self, polls: u64, hurry: bool) -> Option<PlainWc> {
         if self.silent && !self.in_error && self.qp.is_some() {
             return None;
         }
@@ -187,20 +188,6 @@ impl Waiting {
             len: u32::try_from(inline.len()).unwrap_or(u32::MAX),
             more: 0,
             ..self.wr
-        }
-    }
-}
-
-impl FaultWc {
-    pub(super) fn failed(qp: QpNum, wr_id: u64, status: WcStatus) -> Self {
-        Self {
-            wr_id,
-            status,
-            opcode: WcOpcode::Other(u32::MAX),
-            len: u32::MAX,
-            note: Note::Imm(u32::MAX),
-            qp,
-            vendor: 0,
         }
     }
 }

@@ -6,9 +6,9 @@
 //! `taken` counts the places that are promised: no work request is taken that could not complete.
 //! Imported by queues, lane and mod.
 
-use crate::fabric::{Note, RecvWr, WcOpcode, WcStatus};
+use crate::fabric::RecvWr;
+use crate::fabric::plain::PlainWc;
 use crate::sys::eventfd::EventFd;
-use crate::types::QpNum;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -28,12 +28,7 @@ pub(super) enum Retires {
 /// A completion in a CQ.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completed {
-    pub(super) wr_id: u64,
-    pub(super) status: WcStatus,
-    pub(super) opcode: WcOpcode,
-    pub(super) len: u32,
-    pub(super) note: Note,
-    pub(super) qp: QpNum,
+    pub(super) wc: PlainWc,
     pub(super) retires: Retires,
 }
 
@@ -68,14 +63,8 @@ impl CqState {
         self.shared_depth > 0
     }
 
-    pub(super) fn push(&mut self, mut completed: Completed) {
+    pub(super) fn push(&mut self, completed: Completed) {
         debug_assert!((self.completions.len() as u64) < self.depth);
-        if completed.status != WcStatus::Success {
-            // Not valid then (ibv_poll_cq(3)): whoever looks is to stumble.
-            completed.opcode = WcOpcode::Other(u32::MAX);
-            completed.len = u32::MAX;
-            completed.note = Note::Imm(u32::MAX);
-        }
         self.completions.push_back(completed);
         if self.armed {
             self.armed = false;

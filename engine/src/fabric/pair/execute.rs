@@ -47,18 +47,6 @@ impl Local {
     }
 }
 
-fn opcode(op: SendOp) -> WcOpcode {
-    match op {
-        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => WcOpcode::Send,
-        SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
-        SendOp::Read(_) => WcOpcode::Read,
-        SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
-        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-        SendOp::Bind { .. } => WcOpcode::Bind,
-        SendOp::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
-    }
-}
-
 fn is_atomic(op: SendOp) -> bool {
     matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
 }
@@ -77,7 +65,7 @@ impl Net {
             let (count, used) = (qp.rnr_retry_count, qp.rnr_retries);
             let status = match self.execute(at, &send) {
                 Fate::Done => {
-                    self.complete_send(at, WcStatus::Success, opcode(send.wr.op));
+                    self.complete_send(at, WcStatus::Success);
                     continue;
                 }
                 Fate::NotReady if count < RNR_FOR_EVER && used >= count => {
@@ -89,7 +77,7 @@ impl Net {
                 }
                 Fate::Failed(status) => status,
             };
-            self.complete_send(at, status, opcode(send.wr.op));
+            self.complete_send(at, status);
             self.fail(at);
             return;
         }
@@ -163,10 +151,10 @@ impl Net {
     /// Flushes what is on the queues of a QP in error.
     fn flush(&mut self, at: usize) {
         while self.qps.get(at).is_some_and(|qp| !qp.sends.is_empty()) {
-            self.complete_send(at, WcStatus::Flushed, WcOpcode::Send);
+            self.complete_send(at, WcStatus::Flushed);
         }
         while self.qps.get(at).is_some_and(|qp| !qp.receives.is_empty()) {
-            self.complete_receive(at, WcStatus::Flushed, WcOpcode::Recv, 0, Note::None);
+            self.complete_receive(at, Err(WcStatus::Flushed));
         }
         self.stalled.retain(|stalled| *stalled != at);
     }
@@ -232,7 +220,7 @@ impl Net {
                 let fate = self.write(peer, to, &local);
                 if matches!(fate, Fate::Done) {
                     let (opcode, note) = (WcOpcode::RecvWriteImm, Note::Imm(imm));
-                    self.complete_receive(peer, WcStatus::Success, opcode, local.len, note);
+                    self.complete_receive(peer, Ok((opcode, local.len, note)));
                 }
                 fate
             }
@@ -249,7 +237,7 @@ impl Net {
             SendOp::CompareSwap { at, .. } | SendOp::FetchAdd { at, .. } => {
                 self.atomic(peer, op, at, &local)
             }
-            // `enqueue` refuses them.
+            // Refused by the post.
             SendOp::Bind { .. } | SendOp::LocalInvalidate(_) => {
                 Fate::Failed(WcStatus::LocalQpOperation)
             }
@@ -317,7 +305,7 @@ impl Net {
 
     /// A message takes its receive and fails there: both ends are in error.
     fn spoil(&mut self, peer: usize, there: WcStatus, here: WcStatus) -> Fate {
-        self.complete_receive(peer, there, WcOpcode::Recv, 0, Note::None);
+        self.complete_receive(peer, Err(there));
         self.fail(peer);
         Fate::Failed(here)
     }
@@ -353,7 +341,7 @@ impl Net {
             }
             _ => Note::None,
         };
-        self.complete_receive(peer, WcStatus::Success, WcOpcode::Recv, local.len, note);
+        self.complete_receive(peer, Ok((WcOpcode::Recv, local.len, note)));
         Fate::Done
     }
 

@@ -8,70 +8,14 @@
 //! made. Its four calls are never inlined, so that a profile of an engine tells the two apart.
 //! Imported by mod.
 
-#![allow(unsafe_code, reason = "copies inline payloads by address")]
+#![allow(unsafe_code, reason = "has inline payloads copied by address")]
 
-use super::cq::Completed;
 use super::handles::{CqHandle, PairQp};
-use crate::fabric::{
-    Lane, MoreSges, Note, PostFailure, RecvWr, SendWr, WcOpcode, WcStatus, WorkCompletion,
-};
-use crate::memory::copy_shared;
+use crate::fabric::plain::{PlainWc, gather_inline, refuse_binds};
+use crate::fabric::{Lane, MoreSges, PostFailure, RecvWr, SendWr};
 use crate::sys::eventfd::EventFd;
-use crate::types::QpNum;
 use std::os::fd::BorrowedFd;
-use std::ptr::with_exposed_provenance;
 use std::sync::Arc;
-
-/// A completion.
-#[derive(Clone, Copy, Debug)]
-pub struct PairWc {
-    wr_id: u64,
-    status: WcStatus,
-    opcode: WcOpcode,
-    len: u32,
-    note: Note,
-    qp: QpNum,
-}
-
-impl From<Completed> for PairWc {
-    fn from(done: Completed) -> Self {
-        Self {
-            wr_id: done.wr_id,
-            status: done.status,
-            opcode: done.opcode,
-            len: done.len,
-            note: done.note,
-            qp: done.qp,
-        }
-    }
-}
-
-impl WorkCompletion for PairWc {
-    fn wr_id(&self) -> u64 {
-        self.wr_id
-    }
-    fn status(&self) -> WcStatus {
-        self.status
-    }
-    fn is_success(&self) -> bool {
-        self.status == WcStatus::Success
-    }
-    fn opcode(&self) -> WcOpcode {
-        self.opcode
-    }
-    fn byte_len(&self) -> u32 {
-        self.len
-    }
-    fn note(&self) -> Note {
-        self.note
-    }
-    fn qp_num(&self) -> QpNum {
-        self.qp
-    }
-    fn vendor_err(&self) -> u32 {
-        0
-    }
-}
 
 /// The worker's half of a lane.
 #[derive(Debug)]
@@ -86,44 +30,16 @@ impl PairLane {
     }
 }
 
-/// Copies an inline payload together.
-///
-/// # Safety
-/// The pieces of `wr` are readable.
-unsafe fn gather_inline(wr: &SendWr, more: Option<&MoreSges>, mut into: &mut [u8]) {
-    let first = (wr.addr, wr.len);
-    let behind = more.map_or(&[][..], |more| &more[..usize::from(wr.more)]);
-    let behind = behind.iter().map(|sge| (sge.addr, sge.len));
-    for (addr, len) in std::iter::once(first).chain(behind) {
-        let Some((here, rest)) = into.split_at_mut_checked(len as usize) else {
-            return;
-        };
-        let from = with_exposed_provenance::<u8>(usize::try_from(addr).unwrap_or(0));
-        // SAFETY: `copy_shared` requires
-        // - `len` bytes to read: the caller promises;
-        // - as many to write, and no other reference to them: `here` has just those.
-        unsafe { copy_shared(from, here.as_mut_ptr(), here.len()) };
-        into = rest;
-    }
-}
-
 impl Lane for PairLane {
     type Qp = PairQp;
-    type Wc = PairWc;
+    type Wc = PlainWc;
 
-    fn blank() -> PairWc {
-        PairWc {
-            wr_id: 0,
-            status: WcStatus::Success,
-            opcode: WcOpcode::Other(u32::MAX),
-            len: 0,
-            note: Note::None,
-            qp: QpNum(0),
-        }
+    fn blank() -> PlainWc {
+        PlainWc::BLANK
     }
 
     #[inline(never)]
-    fn poll(&mut self, into: &mut [PairWc]) -> usize {
+    fn poll(&mut self, into: &mut [PlainWc]) -> usize {
         let mut net = self.cq.hub.lock();
         if !net.stalled.is_empty() {
             net.retry(self.cq.index);
@@ -132,7 +48,7 @@ impl Lane for PairLane {
             let Some(done) = net.take_completion(self.cq.index) else {
                 return n;
             };
-            *slot = done.into();
+            *slot = done;
         }
         into.len()
     }
@@ -144,6 +60,7 @@ impl Lane for PairLane {
         chain: &[SendWr],
         more: &[MoreSges],
     ) -> Result<(), PostFailure> {
+        refuse_binds(chain)?;
         let mut net = self.cq.hub.lock();
         let at = qp.index();
         let mut outcome = Ok(());

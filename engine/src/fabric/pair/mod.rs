@@ -7,7 +7,7 @@
 //! Everything happens inside the calls of either end, so whatever is driven from one thread happens
 //! in the same order each time. Ends may be on different threads. It takes every operation of RC, and
 //! is as strict as the standard: keys, ranges and rights are checked, queues hold what was asked and no
-//! more, and what a completion does not define is junk. Endpoints are names, as of `shm://NAME`.
+//! more, and nobody may look at what a completion does not define. Endpoints are names, as of `shm://NAME`.
 //!
 //! What time does elsewhere, polls do here: RNR retries are counted in polls of either side's lane. A
 //! peer that is gone answers nothing, and that is known at once. A peer that does not answer a
@@ -39,7 +39,7 @@ mod regions;
 
 pub use device::PairDevice;
 pub use handles::{PairCq, PairId, PairQp, PairQpControl};
-pub use lane::{PairLane, PairWc};
+pub use lane::PairLane;
 pub use net::{Alive, Hub};
 pub use regions::PairRegistration;
 

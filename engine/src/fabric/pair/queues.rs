@@ -11,6 +11,7 @@
 
 use super::cq::{Completed, Retires};
 use super::net::Net;
+use crate::fabric::plain::PlainWc;
 use crate::fabric::{MoreSges, Note, PostFailure, RecvWr, SendOp, SendWr, Sge, WcOpcode, WcStatus};
 use crate::limits::SGE_MAX;
 use crate::types::{Access, QpNum};
@@ -126,6 +127,18 @@ impl QpState {
     }
 }
 
+fn opcode(op: SendOp) -> WcOpcode {
+    match op {
+        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => WcOpcode::Send,
+        SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
+        SendOp::Read(_) => WcOpcode::Read,
+        SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        SendOp::Bind { .. } => WcOpcode::Bind,
+        SendOp::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
+    }
+}
+
 fn refusal(posted: usize, errno: i32) -> PostFailure {
     PostFailure { posted, errno }
 }
@@ -165,7 +178,7 @@ impl Net {
         if let Some(more) = more {
             send.pieces[1..=extra].copy_from_slice(&more[..extra]);
         }
-        if matches!(wr.op, SendOp::Bind { .. } | SendOp::LocalInvalidate(_)) {
+        if matches!(wr.op, SendOp::LocalInvalidate(_)) {
             // There are no windows.
             return Err(libc::EOPNOTSUPP);
         }
@@ -237,14 +250,11 @@ impl Net {
         }
     }
 
-    /// Takes the next receive of a QP and completes it.
+    /// Takes the next receive of a QP and completes it, with what it brought or how it failed.
     pub(super) fn complete_receive(
         &mut self,
         at: usize,
-        status: WcStatus,
-        opcode: WcOpcode,
-        len: u32,
-        note: Note,
+        outcome: Result<(WcOpcode, u32, Note), WcStatus>,
     ) {
         let Some(qp) = self.qps.get_mut(at) else {
             return;
@@ -261,19 +271,21 @@ impl Net {
             return;
         };
         let number = qp.number;
-        cq.push(Completed {
-            wr_id: wr.wr_id,
-            status,
-            opcode,
-            len,
-            note,
-            qp: number,
-            retires,
-        });
+        let ended = |status| PlainWc::ended(wr.wr_id, number, status);
+        let wc = match outcome {
+            Ok((opcode, len, note)) => PlainWc {
+                opcode,
+                len,
+                note,
+                ..ended(WcStatus::Success)
+            },
+            Err(status) => ended(status),
+        };
+        cq.push(Completed { wc, retires });
     }
 
     /// Takes the oldest send of a QP and completes it; without a word if it was to be so.
-    pub(super) fn complete_send(&mut self, at: usize, status: WcStatus, opcode: WcOpcode) {
+    pub(super) fn complete_send(&mut self, at: usize, status: WcStatus) {
         let Some(qp) = self.qps.get_mut(at) else {
             return;
         };
@@ -285,23 +297,20 @@ impl Net {
             return;
         }
         if let Some(cq) = self.cqs.get_mut(qp.cq) {
-            cq.push(Completed {
-                wr_id: send.wr.wr_id,
-                status,
-                opcode,
-                len: u32::try_from(send.len()).unwrap_or(u32::MAX),
-                note: Note::None,
-                qp: qp.number,
-                retires: Retires::Sends {
-                    qp: at,
-                    sequence: send.sequence,
-                },
-            });
+            let mut wc = PlainWc::ended(send.wr.wr_id, qp.number, status);
+            if status == WcStatus::Success {
+                wc.opcode = opcode(send.wr.op);
+                wc.len = u32::try_from(send.len()).unwrap_or(u32::MAX);
+                wc.note = Note::None;
+            }
+            let (qp, sequence) = (at, send.sequence);
+            let retires = Retires::Sends { qp, sequence };
+            cq.push(Completed { wc, retires });
         }
     }
 
     /// Takes the oldest completion of a CQ, and gives back the room that it retires.
-    pub(super) fn take_completion(&mut self, at: usize) -> Option<Completed> {
+    pub(super) fn take_completion(&mut self, at: usize) -> Option<PlainWc> {
         let cq = self.cqs.get_mut(at)?;
         let done = cq.completions.pop_front()?;
         match done.retires {
@@ -323,7 +332,7 @@ impl Net {
             }
             Retires::Nothing => cq.taken -= 1,
         }
-        Some(done)
+        Some(done.wc)
     }
 
     /// Forgets a QP. Its completions stay in the CQ, to be polled out by its number.
@@ -335,7 +344,7 @@ impl Net {
         if let Some(cq) = self.cqs.get_mut(qp.cq) {
             cq.taken -= qp.in_cq();
             for done in &mut cq.completions {
-                if done.qp == qp.number && done.retires != Retires::Shared {
+                if done.wc.qp == qp.number && done.retires != Retires::Shared {
                     done.retires = Retires::Nothing;
                     cq.taken += 1;
                 }

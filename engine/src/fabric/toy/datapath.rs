@@ -10,10 +10,8 @@
 )]
 
 use super::{QpEnd, State, Toy, ToyDevice};
-use crate::fabric::{
-    Lane, MoreSges, Note, PostFailure, QpSpec, RecvWr, SendOp, SendWr, WcOpcode, WcStatus,
-    WorkCompletion,
-};
+use crate::fabric::plain::PlainWc;
+use crate::fabric::{Lane, MoreSges, Note, PostFailure, QpSpec, RecvWr, SendOp, SendWr, WcStatus};
 use crate::limits::POST_CHAIN_MAX;
 use crate::memory::{Region, Registrar, Registration};
 use crate::sys::eventfd::EventFd;
@@ -146,12 +144,11 @@ impl State {
     fn push(&mut self, number: usize, wr_id: u64, status: WcStatus, len: u32) {
         let lane = self.qps[number].lane;
         let qp = QpNum(u32::try_from(number).expect("few QPs"));
-        self.cqs[lane].push_back(ToyWc {
-            wr_id,
-            status,
-            len,
-            qp,
-        });
+        let mut wc = PlainWc::ended(wr_id, qp, status);
+        if status == WcStatus::Success {
+            (wc.len, wc.note) = (len, Note::None);
+        }
+        self.cqs[lane].push_back(wc);
     }
 
     /// The bytes are all in memory that is registered under the key.
@@ -378,44 +375,6 @@ impl Toy {
     }
 }
 
-/// A completion of the toy.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ToyWc {
-    wr_id: u64,
-    status: WcStatus,
-    len: u32,
-    qp: QpNum,
-}
-
-impl WorkCompletion for ToyWc {
-    fn wr_id(&self) -> u64 {
-        self.wr_id
-    }
-    fn status(&self) -> WcStatus {
-        self.status
-    }
-    fn is_success(&self) -> bool {
-        self.status == WcStatus::Success
-    }
-    fn opcode(&self) -> WcOpcode {
-        WcOpcode::Other(0)
-    }
-    fn byte_len(&self) -> u32 {
-        // Not valid on an error: nobody may look.
-        assert!(self.is_success());
-        self.len
-    }
-    fn note(&self) -> Note {
-        Note::None
-    }
-    fn qp_num(&self) -> QpNum {
-        self.qp
-    }
-    fn vendor_err(&self) -> u32 {
-        0
-    }
-}
-
 /// The posting half of a QP.
 pub(crate) struct ToyQp {
     toy: Toy,
@@ -455,18 +414,13 @@ impl ToyLane {
 
 impl Lane for ToyLane {
     type Qp = ToyQp;
-    type Wc = ToyWc;
+    type Wc = PlainWc;
 
-    fn blank() -> ToyWc {
-        ToyWc {
-            wr_id: 0,
-            status: WcStatus::Success,
-            len: 0,
-            qp: QpNum(0),
-        }
+    fn blank() -> PlainWc {
+        PlainWc::BLANK
     }
 
-    fn poll(&mut self, into: &mut [ToyWc]) -> usize {
+    fn poll(&mut self, into: &mut [PlainWc]) -> usize {
         let cq = &mut self.toy.lock().cqs[self.number];
         let n = cq.len().min(into.len());
         for (slot, wc) in into.iter_mut().zip(cq.drain(..n)) {

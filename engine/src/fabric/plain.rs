@@ -1,0 +1,124 @@
+//! What the fabrics made of software have in common: a completion as a plain struct, and what they do
+//! with a chain before it is posted.
+//!
+//! ```text
+//!  post_send ─► refuse_binds ─► gather_inline        poll ─► PlainWc
+//! ```
+//! Imported by pair, fault and toy.
+
+#![allow(unsafe_code, reason = "copies inline payloads by address")]
+
+use super::{MoreSges, Note, PostFailure, SendOp, SendWr, WcOpcode, WcStatus, WorkCompletion};
+use crate::memory::copy_shared;
+use crate::types::QpNum;
+use std::ptr::with_exposed_provenance;
+
+/// A completion. Of a failed one, what `ibv_poll_cq(3)` does not define is junk, and a build with debug
+/// assertions panics over whoever looks at it.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainWc {
+    pub(super) wr_id: u64,
+    pub(super) status: WcStatus,
+    pub(super) opcode: WcOpcode,
+    pub(super) len: u32,
+    pub(super) note: Note,
+    pub(super) qp: QpNum,
+    pub(super) vendor: u32,
+}
+
+impl PlainWc {
+    /// To fill arrays with.
+    pub(super) const BLANK: Self = Self::ended(0, QpNum(0), WcStatus::Success);
+
+    /// A work request that ended so. Of a success, what it was and brought is still to be told.
+    pub(super) const fn ended(wr_id: u64, qp: QpNum, status: WcStatus) -> Self {
+        Self {
+            wr_id,
+            status,
+            opcode: WcOpcode::Other(u32::MAX),
+            len: u32::MAX,
+            note: Note::Imm(u32::MAX),
+            qp,
+            vendor: 0,
+        }
+    }
+
+    fn defined<T>(&self, value: T) -> T {
+        debug_assert!(
+            self.is_success(),
+            "it ended as {}: this is not defined",
+            self.status
+        );
+        value
+    }
+}
+
+impl WorkCompletion for PlainWc {
+    fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+    fn status(&self) -> WcStatus {
+        self.status
+    }
+    fn is_success(&self) -> bool {
+        self.status == WcStatus::Success
+    }
+    fn opcode(&self) -> WcOpcode {
+        self.defined(self.opcode)
+    }
+    fn byte_len(&self) -> u32 {
+        self.defined(self.len)
+    }
+    fn note(&self) -> Note {
+        self.defined(self.note)
+    }
+    fn qp_num(&self) -> QpNum {
+        self.qp
+    }
+    fn vendor_err(&self) -> u32 {
+        self.vendor
+    }
+}
+
+/// A bind is posted by itself ([`Lane::post_bind`](super::Lane::post_bind)): a chain with one is refused whole.
+pub(super) fn refuse_binds(chain: &[SendWr]) -> Result<(), PostFailure> {
+    let binds = |wr: &SendWr| matches!(wr.op, SendOp::Bind { .. });
+    if chain.iter().any(binds) {
+        return Err(PostFailure {
+            posted: 0,
+            errno: libc::EINVAL,
+        });
+    }
+    Ok(())
+}
+
+/// Address and length of the pieces of an operation; none behind the first where there are fewer than
+/// it says.
+fn pieces(wr: &SendWr, more: Option<&MoreSges>) -> impl Iterator<Item = (u64, u32)> {
+    let behind = more.and_then(|more| more.get(..usize::from(wr.more)));
+    let behind = behind.unwrap_or(&[]).iter().map(|sge| (sge.addr, sge.len));
+    std::iter::once((wr.addr, wr.len)).chain(behind)
+}
+
+/// Bytes of the payload of an operation.
+pub(super) fn payload_bytes(wr: &SendWr, more: Option<&MoreSges>) -> usize {
+    pieces(wr, more).map(|(_, len)| len as usize).sum()
+}
+
+/// Copies an inline payload together, as far as whole pieces fit.
+///
+/// # Safety
+/// The pieces of `wr` are readable.
+pub(super) unsafe fn gather_inline(wr: &SendWr, more: Option<&MoreSges>, mut into: &mut [u8]) {
+    for (addr, len) in pieces(wr, more) {
+        let Some((here, rest)) = into.split_at_mut_checked(len as usize) else {
+            return;
+        };
+        let from = with_exposed_provenance::<u8>(usize::try_from(addr).unwrap_or(0));
+        // SAFETY: `copy_shared` requires
+        // - `len` bytes to read: the caller promises;
+        // - as many to write, and no other reference to them: `here` has just those.
+        unsafe { copy_shared(from, here.as_mut_ptr(), here.len()) };
+        into = rest;
+    }
+}
