@@ -2,13 +2,12 @@
 
 use super::bench::{Bench, ConnId};
 use super::connection::PairSpec;
-use super::errors::greet;
 use super::memory::MemoryId;
 use super::message::Message;
 use super::onesided::{both_ways, depth};
 use super::{Case, Failure, Need, Verdict};
 use crate::fabric::{Fabric, SendOp};
-use crate::types::Access;
+use crate::types::{Access, RemoteSpan};
 use std::collections::BTreeSet;
 
 pub(super) fn cases<F: Fabric>() -> [Case<F>; 4] {
@@ -63,80 +62,81 @@ fn word<F: Fabric>(
     bench.check(memory).map_err(what)
 }
 
-fn cas<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
-    let pair = bench.pair(&PairSpec {
+/// Tries each of `tries` on words all over a memory, both ways: what is there, what must be there
+/// then, and the operation.
+fn everywhere<F: Fabric>(
+    bench: &mut Bench<'_, F>,
+    tries: &[(u64, u64, impl Fn(RemoteSpan) -> SendOp)],
+) -> Verdict {
+    let pair = bench.greeted(&PairSpec {
         access: Access::REMOTE_ATOMIC,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     for (from, to) in both_ways(&pair) {
         let memory = bench.memory(to, 4096, Access::REMOTE_ATOMIC)?;
         let sink = bench.sink(from, 4096)?;
         let last = bench.size_of(memory) - 8;
-        for (start, expect, swap) in [
-            (5, 5, 9),
-            (5, 4, 9),
-            (0, 0, u64::MAX),
-            (u64::MAX, u64::MAX, 0),
-            (u64::MAX, 0, 7),
-            (
-                0x0102_0304_0506_0708,
-                0x0102_0304_0506_0708,
-                0x1112_1314_1516_1718,
-            ),
-            // They differ in one bit only, of either half.
-            (0x8000_0000_0000_0000, 0, 3),
-            (1, 0, 3),
-        ] {
-            for offset in [0, 8, 2048, last] {
-                let end = if start == expect { swap } else { start };
-                let at = bench.span(memory, offset)?;
-                let op = SendOp::CompareSwap { at, expect, swap };
-                word(bench, from, (memory, offset), sink, start, end, op)?;
+        for (start, end, op) in tries {
+            for offset in [0, 8, 24, 2048, last] {
+                let op = op(bench.span(memory, offset)?);
+                word(bench, from, (memory, offset), sink, *start, *end, op)?;
             }
         }
     }
     Ok(())
 }
 
+fn cas<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let tries = [
+        (5, 5, 9),
+        (5, 4, 9),
+        (0, 0, u64::MAX),
+        (u64::MAX, u64::MAX, 0),
+        (u64::MAX, 0, 7),
+        (
+            0x0102_0304_0506_0708,
+            0x0102_0304_0506_0708,
+            0x1112_1314_1516_1718,
+        ),
+        // They differ in one bit only, of either half.
+        (0x8000_0000_0000_0000, 0, 3),
+        (1, 0, 3),
+    ];
+    let tries = tries.map(|(start, expect, swap)| {
+        let end = if start == expect { swap } else { start };
+        (start, end, move |at| SendOp::CompareSwap {
+            at,
+            expect,
+            swap,
+        })
+    });
+    everywhere(bench, &tries)
+}
+
 fn faa<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
-    let pair = bench.pair(&PairSpec {
-        access: Access::REMOTE_ATOMIC,
-        ..PairSpec::default()
-    })?;
-    greet(bench, &pair)?;
-    for (from, to) in both_ways(&pair) {
-        let memory = bench.memory(to, 4096, Access::REMOTE_ATOMIC)?;
-        let sink = bench.sink(from, 4096)?;
-        let last = bench.size_of(memory) - 8;
-        for (start, add) in [
-            (5u64, 9u64),
-            (5, 0),
-            (u64::MAX, 1),
-            (u64::MAX - 1, u64::MAX),
-            (0xffff_ffff, 1),
-            (0x0102_0304_0506_0708, 0x1112_1314_1516_1718),
-        ] {
-            for offset in [0, 24, last] {
-                let at = bench.span(memory, offset)?;
-                let end = start.wrapping_add(add);
-                let op = SendOp::FetchAdd { at, add };
-                word(bench, from, (memory, offset), sink, start, end, op)?;
-            }
-        }
-    }
-    Ok(())
+    let tries = [
+        (5u64, 9u64),
+        (5, 0),
+        (u64::MAX, 1),
+        (u64::MAX - 1, u64::MAX),
+        (0xffff_ffff, 1),
+        (0x0102_0304_0506_0708, 0x1112_1314_1516_1718),
+    ];
+    let tries = tries.map(|(start, add)| {
+        let end = start.wrapping_add(add);
+        (start, end, move |at| SendOp::FetchAdd { at, add })
+    });
+    everywhere(bench, &tries)
 }
 
 fn mix<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let depth = depth(bench)?;
     let access = Access::REMOTE_ATOMIC | Access::REMOTE_READ;
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         access,
         fetches: depth,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     let memory = bench.memory(pair.passive, 4096, access)?;
     let sink = bench.sink(pair.active, 4096)?;
     let at = bench.span(memory, 512)?;
@@ -183,9 +183,8 @@ fn shared_word<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     };
     let mut pairs = Vec::new();
     for _ in 0..4 {
-        let pair = bench.pair(&spec)?;
+        let pair = bench.greeted(&spec)?;
         spec.sides = Some((bench.side_of(pair.active)?, bench.side_of(pair.passive)?));
-        greet(bench, &pair)?;
         pairs.push(pair);
     }
     let memory = bench.memory(pairs[0].passive, 4096, Access::REMOTE_ATOMIC)?;

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, ConnId, SideId};
 use super::connection::PairSpec;
-use super::errors::{greet, learns, unheard};
+use super::errors::{learns, unheard};
 use super::memory::Place;
 use super::message::{Message, pattern};
 use super::side::{Queue, SideSpec};
@@ -164,7 +164,7 @@ impl Tries {
         fault: Fault,
     ) -> Result<Option<WcStatus>, Failure> {
         let but = |f: Fault| (fault == f).then_some(kind);
-        let pair = bench.pair(&PairSpec {
+        let pair = bench.greeted(&PairSpec {
             side: SideSpec {
                 slots: 32,
                 slot_bytes: 4096,
@@ -176,7 +176,6 @@ impl Tries {
             ..PairSpec::default()
         })?;
         self.sides = Some((bench.side_of(pair.active)?, bench.side_of(pair.passive)?));
-        greet(bench, &pair)?;
         let memory = bench.memory(pair.passive, 8192, self.access(but(Fault::Registration)))?;
         let sink = bench.sink(pair.active, 4096)?;
         let len = if kind.is_atomic() { 8 } else { 64 };
@@ -329,11 +328,10 @@ fn named<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 }
 
 fn wrong_sink<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         access: Access::REMOTE_READ,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     let memory = bench.memory(pair.passive, 4096, Access::REMOTE_READ)?;
     let sink = bench.sink(pair.active, 4096)?;
     let place = bench.place(sink, 64, 500);
@@ -356,11 +354,10 @@ fn wrong_sink<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 }
 
 fn invalidates_nothing<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         receives: 2,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     let memory = bench.memory(pair.passive, 4096, Access::REMOTE_READ)?;
     let wrong = Rkey(bench.span(memory, 0)?.rkey.0 ^ 0x00ff_ff00);
     let op = SendOp::SendInvalidate(wrong);

@@ -51,13 +51,6 @@ pub(super) fn cases<F: Fabric>() -> [Case<F>; 7] {
     ]
 }
 
-/// The first exchange, after which both ends may speak.
-pub(super) fn greet<F: Fabric>(bench: &mut Bench<'_, F>, pair: &Pair) -> Verdict {
-    bench.send(pair.active, &[Message::new(vec![1, 2, 3])])?;
-    bench.received(pair.passive, &[1, 2, 3])?;
-    bench.sent(pair.active).map(drop)
-}
-
 /// All that is outstanding on a queue, and nothing else, comes back as flushed; gives the number.
 pub(super) fn flushed<F: Fabric>(
     bench: &mut Bench<'_, F>,
@@ -117,11 +110,10 @@ pub(super) fn learns<F: Fabric>(
 }
 
 fn flushes_receives<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         receives: 20,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     for (end, want) in [(pair.passive, 19), (pair.active, 20)] {
         bench.set_error(end)?;
         let n = flushed(bench, end, Queue::Recv)?;
@@ -157,11 +149,10 @@ fn flushes_sends<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 
 /// A connection of which the active end is in the error state and has nothing outstanding.
 fn in_error<F: Fabric>(bench: &mut Bench<'_, F>) -> Result<Pair, Failure> {
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         receives: 4,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     bench.set_error(pair.active)?;
     flushed(bench, pair.active, Queue::Recv)?;
     Ok(pair)
@@ -248,11 +239,10 @@ fn rnr_ends<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 }
 
 fn one_end<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         retry_count: 1,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     bench.set_error(pair.passive)?;
     flushed(bench, pair.passive, Queue::Recv)?;
     let rc = bench.is_rc(pair.active)?;

@@ -2,7 +2,6 @@
 
 use super::bench::Bench;
 use super::connection::PairSpec;
-use super::errors::greet;
 use super::message::{Message, pattern};
 use super::onesided::both_ways;
 use super::{Case, Failure, Need, Verdict};
@@ -88,8 +87,7 @@ fn of(pieces: &[Vec<u8>], f: Failure) -> Failure {
 
 fn sends<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let (sges, _) = pieces_of(bench)?;
-    let pair = bench.pair(&PairSpec::default())?;
-    greet(bench, &pair)?;
+    let pair = bench.greeted(&PairSpec::default())?;
     for (from, to) in both_ways(&pair) {
         for pieces in payloads(sges) {
             bench.send(from, &[Message::gather(SendOp::Send, pieces.clone())])?;
@@ -105,11 +103,10 @@ fn sends<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 
 fn writes<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let (sges, _) = pieces_of(bench)?;
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         access: Access::REMOTE_WRITE,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     for (from, to) in both_ways(&pair) {
         let memory = bench.memory(to, 16_384, Access::REMOTE_WRITE)?;
         for (n, pieces) in payloads(sges).into_iter().enumerate() {
@@ -134,11 +131,10 @@ fn writes<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 
 fn inline<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let (sges, _) = pieces_of(bench)?;
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         access: Access::REMOTE_WRITE,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     let limit = bench.inline_bytes(pair.active);
     if limit == 0 {
         return Ok(());
@@ -174,11 +170,10 @@ fn inline<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 
 fn chain<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let (sges, _) = pieces_of(bench)?;
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         receives: 33,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     for round in 0..4 {
         let chain: Vec<_> = (0..16)
             .map(|n| {
@@ -207,11 +202,10 @@ fn chain<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 
 fn reads<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let (_, sges) = pieces_of(bench)?;
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         access: Access::REMOTE_READ,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     for (from, to) in both_ways(&pair) {
         let memory = bench.memory(to, 16_384, Access::REMOTE_READ)?;
         let sink = bench.sink(from, 32_768)?;

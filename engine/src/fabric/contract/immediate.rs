@@ -3,7 +3,6 @@
 use super::bench::{Bench, QUIET};
 use super::completions::quiet;
 use super::connection::PairSpec;
-use super::errors::greet;
 use super::message::{Message, pattern};
 use super::onesided::both_ways;
 use super::side::Queue;
@@ -45,11 +44,10 @@ pub(super) fn cases<F: Fabric>() -> [Case<F>; 4] {
 const WORDS: [u32; 6] = [0, 1, 0x0102_0304, 0xdead_beef, 0x8000_0000, u32::MAX];
 
 fn send_imm<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         receives: 48,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     for (from, to) in both_ways(&pair) {
         for (n, word) in WORDS.into_iter().enumerate() {
             for (len, inline) in [(0, false), (5, false), (5, true), (4500, false)] {
@@ -73,12 +71,11 @@ fn send_imm<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 fn write_imm<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let count = 24;
     // Just as many receives as are consumed.
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         receives: count + 1,
         access: Access::REMOTE_WRITE,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     for (from, to) in both_ways(&pair) {
         let memory = bench.memory(to, 16_384, Access::REMOTE_WRITE)?;
         let mut left = bench.owed(to, Queue::Recv);
@@ -110,12 +107,11 @@ fn write_imm<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 }
 
 fn mixed<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         receives: 32,
         access: Access::REMOTE_WRITE,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     let memory = bench.memory(pair.passive, 8192, Access::REMOTE_WRITE)?;
     // The order differs from round to round, so each place of a chain has each kind.
     for round in 0..4u32 {

@@ -81,11 +81,7 @@ fn sizes<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 }
 
 fn long<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
-    let side = SideSpec {
-        slots: 4,
-        slot_bytes: 1 << 20,
-        ..SideSpec::USUAL
-    };
+    let side = SideSpec::LONG;
     let pair = bench.pair(&PairSpec {
         side,
         receives: 1,

@@ -2,7 +2,7 @@
 
 use super::bench::Bench;
 use super::connection::PairSpec;
-use super::errors::{greet, learns, unheard};
+use super::errors::{learns, unheard};
 use super::message::{Message, pattern};
 use super::side::Queue;
 use super::{Case, Failure, Verdict};
@@ -41,12 +41,11 @@ fn refused<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let access = usual | Access::REMOTE_ATOMIC;
     let count = missing(&can, RemoteSpan::default()).len();
     for n in 0..count {
-        let pair = bench.pair(&PairSpec {
+        let pair = bench.greeted(&PairSpec {
             receives: 4,
             access,
             ..PairSpec::default()
         })?;
-        greet(bench, &pair)?;
         // A device without atomics may refuse such memory.
         let memory = bench
             .memory(pair.passive, 4096, access)

@@ -2,7 +2,7 @@
 
 use super::bench::Bench;
 use super::connection::{Pair, PairSpec};
-use super::errors::{flushed, greet, learns, unheard};
+use super::errors::{flushed, learns, unheard};
 use super::message::{Message, pattern};
 use super::side::{Done, Queue};
 use super::{Case, Failure, Need, Verdict};
@@ -118,7 +118,7 @@ fn send_unknown<F: Fabric>(
     bench: &mut Bench<'_, F>,
     pair: &Pair,
 ) -> Result<Option<WcStatus>, Failure> {
-    greet(bench, pair)?;
+    bench.greet(pair)?;
     let side = bench.conns[pair.active.0].side;
     let right = side.map_or(0, |s| bench.sides[s.0].lkey.0);
     let wrong = Lkey(right ^ 0x00ff_ff00);

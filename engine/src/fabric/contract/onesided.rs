@@ -3,7 +3,6 @@
 use super::bench::{Bench, ConnId};
 use super::completions::quiet;
 use super::connection::{Pair, PairSpec};
-use super::errors::greet;
 use super::message::{Message, pattern};
 use super::side::{Queue, SideSpec};
 use super::{Case, Failure, Verdict};
@@ -83,12 +82,11 @@ pub(super) fn depth<F: Fabric>(bench: &mut Bench<'_, F>) -> Result<u8, Failure> 
 
 fn write_lands<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     // One receive more than messages: a WRITE that took one would be seen.
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         receives: 3,
         access: Access::REMOTE_WRITE,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     for (from, to) in both_ways(&pair) {
         let memory = bench.memory(to, 40_000, Access::REMOTE_WRITE)?;
         let limit = bench.inline_bytes(from);
@@ -124,11 +122,10 @@ fn write_lands<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 }
 
 fn write_chain<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         access: Access::REMOTE_WRITE,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     for (from, to) in both_ways(&pair) {
         let memory = bench.memory(to, POST_CHAIN_MAX * 512, Access::REMOTE_WRITE)?;
         let mut chain = Vec::new();
@@ -152,12 +149,11 @@ fn write_chain<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 
 fn send_behind_write<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let rounds = 60;
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         receives: 32,
         access: Access::REMOTE_WRITE,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     for (from, to) in both_ways(&pair) {
         let memory = bench.memory(to, 8192, Access::REMOTE_WRITE)?;
         for n in 0..rounds {
@@ -183,12 +179,11 @@ fn send_behind_write<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 }
 
 fn read_brings<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         receives: 2,
         access: Access::REMOTE_READ,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     for (from, to) in both_ways(&pair) {
         let memory = bench.memory(to, 40_000, Access::REMOTE_READ)?;
         let sink = bench.sink(from, 40_000)?;
@@ -217,11 +212,10 @@ fn read_brings<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 }
 
 fn read_behind_write<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         access: Access::REMOTE_READ | Access::REMOTE_WRITE,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     let memory = bench.memory(
         pair.passive,
         8192,
@@ -249,12 +243,11 @@ fn read_behind_write<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 
 fn reads_fill_the_depth<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let depth = depth(bench)?;
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         access: Access::REMOTE_READ,
         fetches: depth,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     let count = usize::from(depth);
     for (from, to) in both_ways(&pair) {
         let memory = bench.memory(to, count * 3000, Access::REMOTE_READ)?;
@@ -283,11 +276,10 @@ fn reads_fill_the_depth<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 
 fn no_bytes<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-    let pair = bench.pair(&PairSpec {
+    let pair = bench.greeted(&PairSpec {
         access,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     let memory = bench.memory(pair.passive, 4096, access)?;
     let sink = bench.sink(pair.active, 4096)?;
     let at = bench.span(memory, 64)?;
@@ -307,18 +299,13 @@ fn no_bytes<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 
 fn long<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-    let side = SideSpec {
-        slots: 4,
-        slot_bytes: 1 << 20,
-        ..SideSpec::USUAL
-    };
-    let pair = bench.pair(&PairSpec {
+    let side = SideSpec::LONG;
+    let pair = bench.greeted(&PairSpec {
         side,
         receives: 2,
         access,
         ..PairSpec::default()
     })?;
-    greet(bench, &pair)?;
     let grant = bench.conns[pair.active.0].grant;
     let most = grant
         .map_or(0, |g| g.message_bytes_max)

@@ -33,6 +33,12 @@ impl SideSpec {
         events: false,
         shared: 0,
     };
+    /// For messages of many packets.
+    pub(super) const LONG: Self = Self {
+        slots: 4,
+        slot_bytes: 1 << 20,
+        ..Self::USUAL
+    };
 }
 
 /// One end's lane and memory. The order of fields is the order of destruction.

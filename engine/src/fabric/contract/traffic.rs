@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::bench::{Bench, ConnId, PATIENCE, SideId};
+use super::connection::{Pair, PairSpec};
 use super::message::{
     BLANK, Message, check_message, check_noted, check_notified, completes_as, pattern,
 };
@@ -272,6 +273,20 @@ impl<F: Fabric> Bench<'_, F> {
     pub(super) fn notified(&mut self, conn: ConnId, len: usize, imm: u32) -> Result<(), Failure> {
         let done = self.done(conn, Queue::Recv, "a WRITE with immediate")?;
         check_notified(&done, len, imm)
+    }
+
+    /// The first exchange, after which both ends may speak.
+    pub(super) fn greet(&mut self, pair: &Pair) -> Result<(), Failure> {
+        self.send(pair.active, &[Message::new(vec![1, 2, 3])])?;
+        self.received(pair.passive, &[1, 2, 3])?;
+        self.sent(pair.active).map(drop)
+    }
+
+    /// A connection after the first exchange.
+    pub(super) fn greeted(&mut self, spec: &PairSpec) -> Result<Pair, Failure> {
+        let pair = self.pair(spec)?;
+        self.greet(&pair)?;
+        Ok(pair)
     }
 
     /// Sends `count` messages from one end to the other, and as many back if `both`, through

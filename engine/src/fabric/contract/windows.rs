@@ -1,17 +1,19 @@
 //! Memory windows: a part of memory for the peer of one connection, and back at will.
 
 use super::bench::{Bench, ConnId};
+use super::completions::quiet;
 use super::connection::{Pair, PairSpec};
 use super::denied::ends;
-use super::errors::{greet, learns, unheard};
+use super::errors::{learns, unheard};
 use super::memory::{MemoryId, Place};
 use super::message::{Message, pattern};
+use super::onesided::tell;
 use super::side::{Posted, Queue};
 use super::{Case, Failure, Need, Verdict};
-use crate::fabric::{Fabric, Lane, Note, SendOp, SendWr, WcOpcode};
+use crate::fabric::{Fabric, Lane, Note, PostFailure, SendOp, SendWr, WcOpcode};
 use crate::types::{Access, RemoteSpan, Rkey};
 
-pub(super) fn cases<F: Fabric>() -> [Case<F>; 6] {
+pub(super) fn cases<F: Fabric>() -> [Case<F>; 7] {
     [
         Case::new(
             "window_opens",
@@ -49,6 +51,11 @@ pub(super) fn cases<F: Fabric>() -> [Case<F>; 6] {
             peer_closes,
         )
         .needs(&[Need::Windows, Need::SendInvalidate]),
+        Case::new(
+            "bind_in_chain_is_refused",
+            "a bind is posted by itself: a chain with one is refused, and nothing of it is posted",
+            in_chain,
+        ),
     ]
 }
 
@@ -67,12 +74,11 @@ struct Windowed {
 impl Windowed {
     fn new<F: Fabric>(bench: &mut Bench<'_, F>) -> Result<Self, Failure> {
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let pair = bench.pair(&PairSpec {
+        let pair = bench.greeted(&PairSpec {
             access,
             windows: 1,
             ..PairSpec::default()
         })?;
-        greet(bench, &pair)?;
         let memory = bench.memory(pair.passive, 4096, Access::WINDOWS)?;
         let sink = bench.sink(pair.active, 4096)?;
         let keys = bench.conns[pair.passive.0]
@@ -244,7 +250,7 @@ fn access<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
 fn one_peers<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     let mut windowed = Windowed::new(bench)?;
     windowed.open(bench, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
-    let stranger = bench.pair(&PairSpec {
+    let stranger = bench.greeted(&PairSpec {
         access: Access::REMOTE_READ | Access::REMOTE_WRITE,
         sides: Some((
             bench.side_of(windowed.pair.active)?,
@@ -252,7 +258,6 @@ fn one_peers<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
         )),
         ..PairSpec::default()
     })?;
-    greet(bench, &stranger)?;
     let message = windowed.write(bench, AT)?;
     windowed.refused(bench, (stranger.active, stranger.passive), message)?;
     // It is still the other's.
@@ -290,4 +295,31 @@ fn peer_closes<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
     }
     let message = windowed.write(bench, AT)?;
     windowed.refused(bench, windowed.both(), message)
+}
+
+fn in_chain<F: Fabric>(bench: &mut Bench<'_, F>) -> Verdict {
+    let pair = bench.greeted(&PairSpec::default())?;
+    let bind = SendOp::Bind {
+        window: 0,
+        rkey: Rkey(0x100),
+        access: Access::REMOTE_READ,
+    };
+    let messages = [pattern(1, 60), pattern(2, 60)];
+    for place in 0..=messages.len() {
+        let mut chain: Vec<_> = messages.iter().cloned().map(Message::new).collect();
+        chain.insert(place, Message::of(bind, pattern(3, 60)));
+        let posted = bench.try_send(pair.active, &chain, None)?;
+        let refusal = PostFailure {
+            posted: 0,
+            errno: libc::EINVAL,
+        };
+        ensure!(
+            posted == Err(refusal),
+            "a chain whose number {place} is a bind was posted: {posted:?}"
+        );
+    }
+    // Nothing of them is on its way, and the QP is as it was.
+    tell(bench, pair.active, pair.passive)?;
+    quiet(bench, pair.active, Queue::Send)?;
+    quiet(bench, pair.passive, Queue::Recv)
 }
