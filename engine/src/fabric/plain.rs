@@ -122,3 +122,47 @@ pub(super) unsafe fn gather_inline(wr: &SendWr, more: Option<&MoreSges>, mut int
         into = rest;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::Sge;
+    use crate::types::Lkey;
+
+    #[test]
+    fn an_inline_payload_is_of_whole_pieces_and_no_more_than_there_are() {
+        let (first, second) = ([1u8; 3], [2u8; 2]);
+        let sge = |bytes: &[u8]| Sge {
+            addr: bytes.as_ptr().expose_provenance() as u64,
+            len: u32::try_from(bytes.len()).expect("short"),
+            lkey: Lkey(0),
+        };
+        let mut more = MoreSges::default();
+        more[0] = sge(&second);
+        let Sge { addr, len, lkey } = sge(&first);
+        let wr = |more| SendWr {
+            wr_id: 0,
+            addr,
+            len,
+            lkey,
+            op: SendOp::Send,
+            signalled: true,
+            inline: true,
+            more,
+        };
+        let gathered = |wr: &SendWr, more, room| {
+            let mut into = vec![0; room];
+            // SAFETY: `gather_inline` requires readable pieces: they are arrays of this test.
+            unsafe { gather_inline(wr, more, &mut into) };
+            into
+        };
+        assert_eq!(payload_bytes(&wr(1), Some(&more)), 5);
+        assert_eq!(gathered(&wr(1), Some(&more), 6), [1, 1, 1, 2, 2, 0]);
+        assert_eq!(gathered(&wr(1), Some(&more), 4), [1, 1, 1, 0]);
+        // More pieces than there can be, or than were given.
+        for (wr, more) in [(wr(u8::MAX), Some(&more)), (wr(1), None)] {
+            assert_eq!(payload_bytes(&wr, more), 3);
+            assert_eq!(gathered(&wr, more, 4), [1, 1, 1, 0]);
+        }
+    }
+}
