@@ -102,8 +102,8 @@ impl<F: Fabric> World<F> {
         }
     }
 
-    /// Ends everything and balances the books.
-    pub(crate) fn close(mut self) {
+    /// Ends everything and balances the books. Gives every completion that there was.
+    pub(crate) fn close(mut self) -> Vec<(usize, u64, WcStatus)> {
         for slot in 0..SLOTS {
             self.end(slot);
         }
@@ -129,6 +129,7 @@ impl<F: Fabric> World<F> {
                 e.fabric.destroy_id(listener);
             }
         }
+        self.seen
     }
 }
 

@@ -23,9 +23,9 @@ mod world;
 
 use history::Bad;
 use proptest::prelude::*;
-use spinwire::fabric::Fabric;
 use spinwire::fabric::fault::{Fault, Profile};
 use spinwire::fabric::pair::{Alive, Hub, Pair};
+use spinwire::fabric::{Fabric, WcStatus};
 use world::{Order, Rules, SLOTS, Spec, World};
 
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..150)
 }
 
-fn run<F: Fabric>(fabrics: [F; 2], rules: Rules, steps: &[Step]) {
+fn run<F: Fabric>(fabrics: [F; 2], rules: Rules, steps: &[Step]) -> Vec<(usize, u64, WcStatus)> {
     let mut world = World::new(fabrics, rules);
     let usual = Spec {
         depth: 16,
@@ -129,17 +129,23 @@ fn run<F: Fabric>(fabrics: [F; 2], rules: Rules, steps: &[Step]) {
         }
     }
     world.settle_all();
-    world.close();
+    world.close()
 }
 
-fn on_faulty(steps: &[Step], seed: u64, profile: Profile, rules: Rules) {
+fn on_faulty(
+    steps: &[Step],
+    seed: u64,
+    profile: Profile,
+    rules: Rules,
+) -> Vec<(usize, u64, WcStatus)> {
     let hub = Hub::new();
     let fabric = |n: u64| {
         let pair = Pair::open(&hub).expect("descriptors");
         Fault::new(pair, seed.wrapping_add(n), profile).expect("descriptors")
     };
-    run([fabric(0), fabric(1)], rules, steps);
+    let seen = run([fabric(0), fabric(1)], rules, steps);
     assert_eq!(hub.alive(), Alive::default());
+    seen
 }
 
 /// `RC_MODEL_CASES` asks for more.
@@ -177,6 +183,9 @@ proptest! {
     #[test]
     fn faults_are_those_of_rc(steps in steps(), seed in any::<u64>()) {
         let rules = Rules { faulty: true, lively: false, exact: false };
-        on_faulty(&steps, seed, Profile::all(), rules);
+        let seen = on_faulty(&steps, seed, Profile::all(), rules);
+        // The same seed gives the same faults.
+        let again = on_faulty(&steps, seed, Profile::all(), rules);
+        assert_eq!(seen, again);
     }
 }

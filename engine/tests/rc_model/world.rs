@@ -3,7 +3,7 @@
 
 use crate::history::{AREA, Bad, RECEIVE_BYTES, Record};
 use spinwire::fabric::{
-    CmEventKind, Endpoint, Fabric, IdKey, Lane, LaneSpec, RecvWr, WorkCompletion,
+    CmEventKind, Endpoint, Fabric, IdKey, Lane, LaneSpec, RecvWr, WcStatus, WorkCompletion,
 };
 use spinwire::limits::POST_CHAIN_MAX;
 use spinwire::memory::{
@@ -125,6 +125,8 @@ pub(crate) struct World<F: Fabric> {
     pub(crate) ends: [End<F>; 2],
     pub(crate) rules: Rules,
     pub(crate) next: u64,
+    /// Every completion: the end, its word and status.
+    pub(crate) seen: Vec<(usize, u64, WcStatus)>,
 }
 
 fn end<F: Fabric>(mut fabric: F, listen: bool) -> End<F> {
@@ -202,6 +204,7 @@ impl<F: Fabric> World<F> {
             ends: [end(active, false), end(passive, true)],
             rules,
             next: 0,
+            seen: Vec::new(),
         }
     }
 
@@ -295,6 +298,7 @@ impl<F: Fabric> World<F> {
         let n = self.ends[end].lane.poll(&mut wcs[..most]);
         assert!(n <= most);
         for wc in &wcs[..n] {
+            self.seen.push((end, wc.wr_id(), wc.status()));
             self.settle(end, wc);
         }
         n
