@@ -42,7 +42,7 @@ pub enum PostError {
         "the handshake settled on no READs: raise initiator_depth here or responder_resources there"
     )]
     NoReads,
-    /// The device of this connection has no such operation: see [`Io::abilities`].
+    /// The device of this connection has no such operation: see [`Io::abilities`](super::Io::abilities).
     #[error("the device cannot do this operation: `spinwire devices` shows what it can")]
     Unsupported,
     /// More pieces than the device takes in one operation.

@@ -177,19 +177,19 @@ impl Lane {
         }
     }
 
-    /// Gives `post` the chain as a null-terminated list of at most [`POST_CHAIN_MAX`].
+    /// Gives `post` the chain as a null-terminated list.
     #[inline]
     fn with_receives(
         &mut self,
         chain: &[RecvWr],
         post: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32,
     ) -> Result<(), PostFailure> {
-        let n = chain.len().min(POST_CHAIN_MAX);
-        if n == 0 {
-            return Ok(());
+        let n = chain.len();
+        if n == 0 || n > POST_CHAIN_MAX {
+            return too_long_or_nothing(n);
         }
         let t = &mut *self.templates;
-        for (i, wr) in chain[..n].iter().enumerate() {
+        for (i, wr) in chain.iter().enumerate() {
             t.recv_sge[i] = ibv_sge {
                 addr: wr.addr,
                 length: wr.len,
@@ -313,6 +313,16 @@ fn set_op(to: &mut ibv_send_wr, op: SendOp) -> bool {
     true
 }
 
+/// A chain that is none of the templates': nothing to do, or nothing done.
+#[cold]
+fn too_long_or_nothing(n: usize) -> Result<(), PostFailure> {
+    let too_long = PostFailure {
+        posted: 0,
+        errno: libc::E2BIG,
+    };
+    if n == 0 { Ok(()) } else { Err(too_long) }
+}
+
 /// Index of the work request that libibverbs refused, found by its address in the array. A provider
 /// that names none is taken to have posted all: memory is given back too late rather than too early.
 fn refused<T>(chain: &[T], bad: *const T) -> usize {
@@ -350,12 +360,12 @@ impl fabric::Lane for Lane {
         chain: &[SendWr],
         more: &[MoreSges],
     ) -> Result<(), PostFailure> {
-        let n = chain.len().min(POST_CHAIN_MAX);
-        if n == 0 {
-            return Ok(());
+        let n = chain.len();
+        if n == 0 || n > POST_CHAIN_MAX {
+            return too_long_or_nothing(n);
         }
         let t = &mut *self.templates;
-        for (i, wr) in chain[..n].iter().enumerate() {
+        for (i, wr) in chain.iter().enumerate() {
             t.send_sge[i][0] = ibv_sge {
                 addr: wr.addr,
                 length: wr.len,
@@ -560,6 +570,13 @@ mod tests {
         assert_eq!(gather(&mut t.send_sge[1], false, &pieces), 2);
         assert_eq!(addresses(&t.send_sge[1]), [2, 3, 0, 0]);
         assert_eq!(gather(&mut t.send_sge[2], false, &pieces[..1]), 0);
+    }
+
+    #[test]
+    fn a_chain_is_taken_whole_or_not_at_all() {
+        assert_eq!(too_long_or_nothing(0), Ok(()));
+        let refused = too_long_or_nothing(POST_CHAIN_MAX + 1).expect_err("too long");
+        assert_eq!((refused.posted, refused.errno), (0, libc::E2BIG));
     }
 
     #[test]
