@@ -1,10 +1,10 @@
 //! Peers that lie about large messages, never finish them, or leave in the middle.
 
-use super::large::{act, expose, message, pattern, send};
+use super::large_rig::{expose, message, pattern, send};
 use super::*;
 use crate::fabric::WcStatus;
 use crate::limits::{LARGE_BYTES_MAX, LARGE_DEADLINE_DEFAULT, LARGE_IN_FLIGHT_MAX};
-use crate::wire::{FinishStatus, Header, HeaderError, LargeError, LargeOffer};
+use crate::wire::{Header, HeaderError, LargeError, LargeOffer};
 
 fn frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
     let mut head = [0; HEADER_BYTES];
@@ -186,22 +186,47 @@ fn a_message_that_is_never_finished_ends_the_connection_at_the_deadline() {
 
 #[test]
 fn each_message_has_its_own_deadline() {
-    let mut p = Pair::new(SMALL, SMALL);
-    let (first, second) = (message(&p.a, 1, 10), message(&p.a, 1, 10));
-    assert_eq!(send(&mut p.a, first, 1), None);
+    for first_is_finished in [true, false] {
+        let mut p = Pair::new(SMALL, SMALL);
+        let (first, second) = (message(&p.a, 1, 10), message(&p.a, 1, 10));
+        assert_eq!(send(&mut p.a, first, 1), None);
+        p.settle();
+        let half = Nanos(1000) + LARGE_DEADLINE_DEFAULT / 2;
+        p.a.probe().orders.push_back(act(move |_, io, conn| {
+            io.send_large(conn, second, 0, Token(2)).expect("sent");
+        }));
+        p.a.turn_at(half);
+        if first_is_finished {
+            p.b.order(act(|_, io, conn| io.refuse_large(conn, LargeId(0))));
+        }
+        p.settle();
+        let late = |id| Some(CloseReason::Protocol(Violation::LargeLate(LargeId(id))));
+        p.a.turn_at(half + LARGE_DEADLINE_DEFAULT / 2);
+        if first_is_finished {
+            assert_eq!(p.a.asked, None);
+            p.a.turn_at(half + LARGE_DEADLINE_DEFAULT);
+            assert_eq!(p.a.asked, late(1));
+        } else {
+            assert_eq!(p.a.asked, late(0), "the second does not put it off");
+        }
+        p.end();
+    }
+}
+
+#[test]
+fn the_service_says_when_a_message_is_late() {
+    let deadline = Duration::from_micros(7);
+    let mut p = Pair::prepared(SMALL, SMALL, |p| {
+        *p.a.worker.service() = Framed::new(Probe::default()).large_deadline(deadline);
+    });
+    let span = message(&p.a, 1, 10);
+    assert_eq!(send(&mut p.a, span, 1), None);
     p.settle();
-    let half = Nanos(1000) + LARGE_DEADLINE_DEFAULT / 2;
-    p.a.probe().orders.push_back(act(move |_, io, conn| {
-        io.send_large(conn, second, 0, Token(2)).expect("sent");
-    }));
-    p.a.turn_at(half);
-    p.b.order(act(|_, io, conn| io.refuse_large(conn, LargeId(0))));
-    p.settle();
-    p.a.turn_at(half + LARGE_DEADLINE_DEFAULT / 2);
-    assert_eq!(p.a.asked, None, "the first was finished");
-    p.a.turn_at(half + LARGE_DEADLINE_DEFAULT);
-    let late = CloseReason::Protocol(Violation::LargeLate(LargeId(1)));
-    assert_eq!(p.a.asked, Some(late));
+    p.a.turn_at(Nanos(7999));
+    assert_eq!(p.a.asked, None);
+    p.a.turn_at(Nanos(8000));
+    let late = Violation::LargeLate(LargeId(0));
+    assert_eq!(p.a.asked, Some(CloseReason::Protocol(late)));
     p.end();
 }
 
@@ -265,15 +290,38 @@ fn an_end_in_the_middle_gives_everything_back() {
     p.end();
 }
 
+/// The connection ends when every byte is here, and before the service was told so.
+#[test]
+fn what_is_whole_at_the_end_is_done() {
+    let mut p = Pair::new(SMALL, SMALL);
+    p.b.probe().memory = Some(expose(&p.b, 4096, Access::LOCAL_WRITE));
+    p.b.probe().on_large = Some(accept);
+    let span = message(&p.a, 1, 300);
+    assert_eq!(send(&mut p.a, span, 5), None);
+    p.carry(Way::AToB, usize::MAX);
+    p.b.turn();
+    p.b.order(Order::Close);
+    assert_eq!(p.carry(Way::BToA, usize::MAX), 2);
+    p.settle();
+    p.b.probe().memory = None;
+    p.end();
+    let done = Seen::LargeDone(0, ReceiveOutcome::Done, Some(pattern(1, 300)));
+    let ended = Seen::Disconnected(CloseReason::Local);
+    assert_eq!(p.b.seen()[1..], [done, ended]);
+    // The sender was not told.
+    let unknown = Seen::LargeSent(5, LargeOutcome::Unknown);
+    assert_eq!(p.a.seen()[..1], [unknown]);
+}
+
 #[test]
 fn statuses_on_the_wire_are_as_said() {
-    for (number, status) in [(1, FinishStatus::Done), (2, FinishStatus::Refused)] {
+    for (number, outcome) in [(1, LargeOutcome::Done), (2, LargeOutcome::Refused)] {
         let mut p = Pair::new(SMALL, SMALL);
         let span = message(&p.a, 1, 1000);
         assert_eq!(send(&mut p.a, span, 5), None);
         assert!(p.toy.deliver(p.a.qp, &finish(0, number, 0)));
         p.a.turn();
-        assert_eq!(p.a.seen(), [Seen::LargeSent(5, status.into())]);
+        assert_eq!(p.a.seen(), [Seen::LargeSent(5, outcome)]);
         p.end();
     }
 }

@@ -1,7 +1,7 @@
 //! Any order of offers, answers, pauses, turns and arrivals, among other messages and with small queues
 //! and pools: every large message ends once on each side, with the right bytes, and nothing stands still.
 
-use super::large::{act, message, pattern};
+use super::large_rig::{self, message, pattern};
 use super::*;
 use proptest::prelude::*;
 
@@ -60,7 +60,7 @@ fn order(
 
 /// Accepts where the service has said nothing yet; the memory is its own.
 fn accept_region(p: &mut Pair, a: bool, id: u32) {
-    let memory = super::large::expose(side(p, a), 1500, Access::LOCAL_WRITE);
+    let memory = large_rig::expose(side(p, a), 1500, Access::LOCAL_WRITE);
     order(p, a, move |_, io, conn| {
         let span = memory.span(0, 1500).expect("all of it");
         let accepted = io.accept_large(conn, LargeId(id), span);
@@ -73,7 +73,7 @@ fn accept_region(p: &mut Pair, a: bool, id: u32) {
 fn send(p: &mut Pair, a: bool, number: &mut u64, len: usize) -> bool {
     let seed = usize::try_from(*number).expect("few");
     let span = message(side(p, a), seed, len);
-    let taken = super::large::send(side(p, a), span, *number);
+    let taken = large_rig::send(side(p, a), span, *number);
     let blocked = [LargeSendError::WouldBlock, LargeSendError::NoBuffer];
     assert!(taken.is_none_or(|reason| blocked.contains(&reason)));
     *number += u64::from(taken.is_none());
