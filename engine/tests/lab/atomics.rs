@@ -3,6 +3,7 @@
 mod counter;
 mod lock;
 
+use crate::child::{Child, part};
 use crate::support::*;
 use spinwire::control::Offer;
 use spinwire::framed::{Framed, FramedIo, Payload, RegionId, RequestId, Service};
@@ -11,7 +12,6 @@ use spinwire::memory::{ExposedMemory, HugepagePolicy};
 use spinwire::types::{Access, IdlePolicy, RemoteRegion};
 use spinwire::worker::{ConnId, Token};
 use spinwire::{Engine, GroupSpec};
-use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
@@ -25,22 +25,17 @@ const VALUE: u64 = 16;
 const OFFER: RequestId = RequestId(0);
 const GUARDED: RequestId = RequestId(1);
 
-/// What a child process is to be: `JOB HOST PORT FIRST_OWNER`.
-const ROLE: &str = "SPINWIRE_TEST_ATOMICS";
-
 /// Not a test by itself: the body of the processes that the tests here start, and kill.
+/// Their part: `JOB HOST PORT FIRST_OWNER`.
 #[test]
 #[ignore = "a child of the tests in this file"]
 fn child_process() {
-    let Ok(role) = std::env::var(ROLE) else {
+    let Some(words) = part() else {
         return;
     };
-    let words: Vec<&str> = role.split(' ').collect();
-    let (at, owner) = (
-        (words[1], words[2].parse().unwrap()),
-        words[3].parse().unwrap(),
-    );
-    match words[0] {
+    let at = (&*words[1], words[2].parse().unwrap());
+    let owner = words[3].parse().unwrap();
+    match &*words[0] {
         "count" => counter::add_from(at, 1),
         "rounds" => lock::rounds_from(at, owner, 1),
         "hold" => lock::hold_from(at, owner),
@@ -48,35 +43,9 @@ fn child_process() {
     }
 }
 
-/// A child that is killed however the test ends.
-struct Process(Child);
-
-impl Process {
-    fn start(job: &str, port: u16, owner: u16) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "atomics::child_process"])
-            .env(ROLE, format!("{job} {} {port} {owner}", RXE.1))
-            .stdout(Stdio::null())
-            .spawn();
-        Self(child.unwrap())
-    }
-
-    fn signal(&self, signal: i32) {
-        let pid = self.0.id().try_into().unwrap();
-        // SAFETY: kill takes any number; the child was started here and is not waited for yet.
-        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-    }
-
-    fn assert_success(mut self) {
-        assert!(self.0.wait().unwrap().success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn start_child(job: &str, port: u16, owner: u16) -> Child {
+    let part = format!("{job} {} {port} {owner}", RXE.1);
+    Child::start("atomics::child_process", part)
 }
 
 /// An addition to what the node guards, as it came.

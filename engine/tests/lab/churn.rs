@@ -1,5 +1,6 @@
 //! Connections come and go: one after another, and many at once.
 
+use crate::child::{Child, part};
 use crate::support::*;
 use spinwire::Engine;
 use spinwire::config::Plan;
@@ -9,7 +10,6 @@ use spinwire::types::IdlePolicy;
 use spinwire::worker::{CloseReason, ConnId};
 use std::collections::HashSet;
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Instant;
 
@@ -65,25 +65,21 @@ fn own_two_hundred_one_after_another_siw() {
     one_after_another(SIW, 7402);
 }
 
-/// What the server process is to listen at: `DEVICE HOST PORT`.
-const SERVER: &str = "SPINWIRE_TEST_SERVER";
-
-/// Not a test by itself: the body of the server process.
+/// Not a test by itself: the body of the server process. Its part: `DEVICE HOST PORT`.
 #[test]
 #[ignore = "a child of the tests in this file"]
 fn server_process() {
-    let Ok(role) = std::env::var(SERVER) else {
+    let Some(words) = part() else {
         return;
     };
-    let words: Vec<&str> = role.split(' ').collect();
-    let mut plan = roomy(words[0], 1);
+    let mut plan = roomy(&words[0], 1);
     // The connection that found the listener may still be ending.
     let lane = &mut plan.workers[0].lanes[0];
     lane.connections_max += 1;
     lane.cq_depth += 16;
     let (server, _endings) = start_server(&plan);
     server
-        .listen(&url(words[1], words[2].parse().unwrap()))
+        .listen(&url(&words[1], words[2].parse().unwrap()))
         .unwrap();
     // Until the parent closes our stdin.
     let (alive, gone) = mpsc::channel::<()>();
@@ -95,38 +91,10 @@ fn server_process() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A process of its own, ended however the test ends.
-struct ServerProcess(Child);
-
-impl ServerProcess {
-    fn start(device: &str, host: &str, port: u16) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "churn::server_process"])
-            .env(SERVER, format!("{device} {host} {port}"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn();
-        Self(child.unwrap())
-    }
-
-    /// Asks it to end, and waits: true when it ended well, with nothing left.
-    fn stop(mut self) -> bool {
-        drop(self.0.stdin.take());
-        self.0.wait().unwrap().success()
-    }
-}
-
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Client and server are processes of their own, as in life.
 fn at_once((device, host): (&str, &str), port: u16) {
     let witness = Witness::new();
-    let server = ServerProcess::start(device, host, port);
+    let server = Child::start("churn::server_process", format!("{device} {host} {port}"));
     let (client, told) = start_pinger(&roomy(device, 0), 8, 0, 1);
     await_listener(&client, &told, &url(host, port));
     let conns: HashSet<ConnId> = std::thread::scope(|scope| {
@@ -152,7 +120,7 @@ fn at_once((device, host): (&str, &str), port: u16) {
         await_told(&told, |t| matches!(t, Told::Ended(CloseReason::Local, 0)));
     }
     end(client);
-    assert!(server.stop());
+    server.assert_success();
     witness.assert_unchanged();
 }
 

@@ -1,33 +1,29 @@
 //! A peer killed with SIGKILL in mid-transfer.
 
+use crate::child::{Child, part};
 use crate::support::*;
 use spinwire::control::Offer;
 use spinwire::types::IdlePolicy;
 use spinwire::worker::CloseReason;
-use std::process::{Child, Command, Stdio};
+use std::fmt::Display;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-
-/// What a child process is to be: `serve` or `give`, then `DEVICE HOST PORT`; or `ping DEVICE HOST PORT
-/// [BYTES]`.
-const ROLE: &str = "SPINWIRE_TEST_CHILD";
 
 /// Not a test by itself: the body of the processes that the tests here start and kill.
 #[test]
 #[ignore = "a child of the tests in this file"]
 fn child_process() {
-    let Ok(role) = std::env::var(ROLE) else {
+    let Some(words) = part() else {
         return;
     };
-    let words: Vec<&str> = role.split(' ').collect();
-    let (device, to) = (words[1], url(words[2], words[3].parse().unwrap()));
+    let (device, to) = (&words[1], url(&words[2], words[3].parse().unwrap()));
     if words[0] == "serve" {
         let server = start_echo(&plan(device, 1, IdlePolicy::Spin));
         server.listen(&to).unwrap();
         let (_keep, never) = mpsc::channel::<()>();
         server.run_until(never).unwrap();
     } else if words[0] == "give" {
-        crate::framed::large::give(device, &to);
+        crate::framed::large::hostile::give(device, &to);
     } else {
         let size = words.get(4).map_or(4096, |word| word.parse().unwrap());
         let (client, told) = start_pinger(&plan(device, 0, IdlePolicy::Spin), size, u64::MAX, 16);
@@ -36,42 +32,15 @@ fn child_process() {
     }
 }
 
-/// A child that is killed however the test ends.
-pub(crate) struct Peer(Child);
-
-impl Peer {
-    pub(crate) fn start(role: &str, device: &str, host: &str, port: u16) -> Self {
-        Self::start_with(role, device, host, &port.to_string())
-    }
-
-    /// With whatever stands behind the host.
-    pub(crate) fn start_with(role: &str, device: &str, host: &str, rest: &str) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "killed::child_process"])
-            .env(ROLE, format!("{role} {device} {host} {rest}"))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self(child)
-    }
-
-    pub(crate) fn kill(&mut self) {
-        // SIGKILL, by Child's contract.
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A peer to be: `serve` or `give`, or `ping`, which takes its number of bytes behind the port.
+pub(crate) fn peer(role: &str, device: &str, host: &str, port: impl Display) -> Child {
+    let part = format!("{role} {device} {host} {port}");
+    Child::start("killed::child_process", part)
 }
 
 fn server_killed((device, host): (&str, &str), port: u16) {
     let witness = Witness::new();
-    let mut server = Peer::start("serve", device, host, port);
+    let mut server = peer("serve", device, host, port);
     let (client, told) = start_pinger(&plan(device, 0, IdlePolicy::Spin), 4096, u64::MAX, 16);
     let until = Instant::now() + LONG;
     while let Err(error) = client.connect(&url(host, port), Offer::default()) {
@@ -113,7 +82,7 @@ fn client_killed((device, host): (&str, &str), port: u16) {
     })
     .unwrap();
     server.listen(&url(host, port)).unwrap();
-    let mut client = Peer::start("ping", device, host, port);
+    let mut client = peer("ping", device, host, port);
     let until = Instant::now() + LONG;
     while server.counters()[0].messages_received < 1000 {
         assert!(Instant::now() < until, "no traffic");

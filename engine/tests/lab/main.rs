@@ -4,10 +4,11 @@
 //! with `wire_` topology B (rxe over a wire). Each compares what the kernel says of RDMA resources
 //! before and after.
 #![cfg(feature = "verbs")]
-#![allow(unsafe_code, reason = "a counting allocator, and signals to children")]
+#![allow(unsafe_code, reason = "a counting allocator")]
 #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
 mod atomics;
+mod child;
 mod churn;
 mod early;
 mod framed;

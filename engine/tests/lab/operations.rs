@@ -16,15 +16,19 @@ use spinwire::{Engine, WorkerInfo};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 const BYTES: usize = 32_768;
-const FULL: Access = Access::REMOTE_READ;
 /// The word that atomics work on, at the start of the memory.
 const START: u64 = 40;
 /// Part of the memory that a window is bound to.
 const WINDOW: (usize, u32) = (4096, 8192);
 const IMM: u32 = 0xfeed_beef;
 
+/// What a peer may do with the memory by its key.
+fn by_key() -> Access {
+    Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC
+}
+
 fn everything() -> Access {
-    FULL | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::WINDOWS
+    by_key() | Access::WINDOWS
 }
 
 fn byte(i: usize) -> u8 {
@@ -51,8 +55,7 @@ fn encode(region: &RemoteRegion) -> [u8; 20] {
 fn decode(bytes: &[u8]) -> RemoteRegion {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let rkey = u32::from_le_bytes(bytes[16..20].try_into().unwrap());
-    let access = FULL | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    RemoteRegion::parse(word(0), word(8), Rkey(rkey), access).unwrap()
+    RemoteRegion::parse(word(0), word(8), Rkey(rkey), by_key()).unwrap()
 }
 
 fn say(io: &mut Io<'_>, conn: ConnId, bytes: &[u8], imm: Option<u32>) {
@@ -79,10 +82,10 @@ impl Owner {
         let span = self.memory.span(WINDOW.0, WINDOW.1).unwrap();
         let refused = io.bind(conn, span.clone(), Access::NONE, Token(1));
         assert_eq!(refused.unwrap_err().reason, PostError::NotAllowed);
-        let region = io.bind(conn, span, FULL, Token(1)).unwrap();
+        let region = io.bind(conn, span, Access::REMOTE_READ, Token(1)).unwrap();
         self.bound = Some(region.rkey());
         let again = self.memory.span(0, 8).unwrap();
-        let refused = io.bind(conn, again, FULL, Token(1));
+        let refused = io.bind(conn, again, Access::REMOTE_READ, Token(1));
         assert_eq!(refused.unwrap_err().reason, PostError::NoWindow);
         // Behind the bind, so the peer finds it done.
         say(io, conn, &encode(&region), None);
@@ -218,7 +221,12 @@ impl Client {
         let buffer = io_buffer(io);
         let imm = io.write_imm(conn, buffer, &region, 0, 1, Token(0));
         assert_eq!(imm.unwrap_err().reason, PostError::Unsupported);
-        let bound = io.bind(conn, self.own.span(0, 8).unwrap(), FULL, Token(0));
+        let bound = io.bind(
+            conn,
+            self.own.span(0, 8).unwrap(),
+            Access::REMOTE_READ,
+            Token(0),
+        );
         assert!(!can.windows);
         assert_eq!(bound.unwrap_err().reason, PostError::NotBindable);
         self.done("no atomics, no immediates, no windows");

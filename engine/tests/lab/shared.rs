@@ -2,7 +2,7 @@
 //! floods that never find it empty, a killed peer that leaves the others alone.
 
 use crate::framed::rnr;
-use crate::killed::Peer as Child;
+use crate::killed::peer;
 use crate::support::*;
 use spinwire::config::Plan;
 use spinwire::control::Offer;
@@ -338,7 +338,7 @@ fn killed((device, host): (&str, &str), port: u16) {
             }
         };
         let before = server.counters()[0].handovers;
-        let mut child = Child::start_with("ping", device, host, &format!("{port} 16384"));
+        let mut child = peer("ping", device, host, format!("{port} 16384"));
         // The living one's bytes count too, so its traffic alone must not do.
         await_count(&|count| count.handovers > before);
         let from = server.counters()[0].recv_bytes;

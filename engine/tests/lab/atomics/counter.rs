@@ -96,7 +96,7 @@ fn own_atomics_counter_is_exact() {
     let witness = Witness::new();
     let (port, at) = (7501, (RXE.1, 7501));
     let (node, _guarded) = start_node(port);
-    let other = Process::start("count", port, 0);
+    let other = start_child("count", port, 0);
     let mut here = add(at, 2);
     other.assert_success();
     let all = 6 * ADDITIONS;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::quiet::allocations;
+use rustix::process::Signal;
 use spinwire::framed::{Completed, Operation, RegionOffer};
 use spinwire::kit::{Answer, LockEvent};
 use spinwire::types::Nanos;
@@ -153,7 +154,7 @@ fn own_atomics_lock_loses_no_update() {
     let witness = Witness::new();
     let (port, at) = (7511, (RXE.1, 7511));
     let (node, _guarded) = start_node(port);
-    let other = Process::start("rounds", port, 100);
+    let other = start_child("rounds", port, 100);
     rounds(at, 1, 2);
     other.assert_success();
     // Another one's rounds come after all of these.
@@ -345,11 +346,11 @@ fn own_atomics_dead_holder_is_recovered() {
     let (heir, said) = Contender::start(9, Some(orders), at);
     let hear = || said.recv_timeout(LONG).expect("told in time");
     assert_eq!(hear(), Said::Ready);
-    let mut child = Process::start("hold", port, 5);
+    let mut child = start_child("hold", port, 5);
     let first = await_guarded(&guarded, 5, true).epoch;
 
     // Stopped, it is overtaken; its late word is refused when it goes on.
-    child.signal(libc::SIGSTOP);
+    child.signal(Signal::STOP);
     order.send(Order::Acquire).unwrap();
     let Said::Acquired(second, Some(5)) = hear() else {
         panic!("not taken over from the stopped holder")
@@ -357,7 +358,7 @@ fn own_atomics_dead_holder_is_recovered() {
     assert!(second > first);
     order.send(Order::Add(second)).unwrap();
     assert_eq!(await_guarded(&guarded, 9, true).epoch, second);
-    child.signal(libc::SIGCONT);
+    child.signal(Signal::CONT);
     let late = await_guarded(&guarded, 5, false).epoch;
     println!("stopped in epoch {late}, overtaken in {second}, and refused");
     assert!(late < second);
@@ -367,8 +368,7 @@ fn own_atomics_dead_holder_is_recovered() {
     // Killed, it is overtaken too; and what may still be under way from it is refused.
     let third = await_guarded(&guarded, 5, true).epoch;
     assert!(third > second);
-    child.0.kill().unwrap();
-    child.0.wait().unwrap();
+    child.kill();
     order.send(Order::Acquire).unwrap();
     let Said::Acquired(fourth, Some(5)) = hear() else {
         panic!("not taken over from the dead holder")

@@ -1,6 +1,7 @@
 //! The examples, as processes.
 
 use super::*;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// An example that was built beside this test: `target/PROFILE/deps/lab-…` and
 /// `target/PROFILE/examples/NAME`.
@@ -49,9 +50,7 @@ fn run_example(name: &str, words: [&str; 2], more: &[&str], expected: &str, port
 
 /// The serving half ends when it is told to, and leaves nothing.
 fn end_well(server: &mut Child) {
-    let pid = server.id().try_into().unwrap();
-    // SAFETY: kill takes any number; the child was started here and is not waited for yet.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+    kill_process(Pid::from_child(server), Signal::TERM).unwrap();
     assert!(server.wait().unwrap().success(), "it did not end well");
 }
 
