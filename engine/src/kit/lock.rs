@@ -134,8 +134,8 @@ enum State {
 /// **It promises** that no two holders have the same epoch; that a later holder has a greater one; that
 /// an [`epoch`](Self::epoch) is given by at most one contender at any instant, if clocks run at rates
 /// within an eighth of each other (they need not agree on the time), contenders give their lease alike,
-/// and no operation is under way for eighty leases; and that a holder that died is overtaken about a lease after its last renewal, once a living
-/// contender looks.
+/// and no operation is under way for eighty leases; and that a holder that died is overtaken about a
+/// lease after its last renewal, once a living contender looks.
 ///
 /// **It does not promise** that a holder knows it is one no longer. Between asking for the epoch and the
 /// moment its message acts, a thread can be paused and a network can be slow for longer than any lease.

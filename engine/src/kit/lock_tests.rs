@@ -139,6 +139,22 @@ fn a_silent_holder_is_overtaken_after_its_lease_and_not_before() {
     assert_eq!(b.word, held(4, 1).0);
 }
 
+/// A turn may poll long after it began, and what was seen then is no older than the poll.
+#[test]
+fn the_lease_of_another_counts_from_a_turn_that_began_after_the_look() {
+    let mut b = Bench::new(held(3, 2));
+    let now = b.time();
+    b.lock.acquire(now);
+    let was = b.turn().expect("a look");
+    assert_eq!(b.at(2).answer(Answer::Was(was)), None);
+    assert_eq!(b.turn(), None, "the same turn");
+    for ms in 3..11 {
+        b.at(ms).go();
+        assert_eq!(b.word, held(3, 2).0, "after {ms} ms");
+    }
+    assert_eq!(b.at(11).go(), (true, acquired(4, Some(2))));
+}
+
 #[test]
 fn a_holder_that_renews_keeps_it() {
     let mut b = Bench::new(held(3, 2));
@@ -166,6 +182,15 @@ fn looks_more_than_a_lease_apart_prove_nothing() {
     for ms in (1..200).step_by(9) {
         b.at(ms).go();
         b.go();
+        assert_eq!(b.word, held(3, 2).0, "after {ms} ms");
+    }
+    // Where answers are slow, a look may have been as early as it was posted.
+    let mut b = Bench::new(held(3, 2));
+    b.lock.acquire(now);
+    for ms in (1..200).step_by(7) {
+        let was = b.at(ms).turn().expect("a look");
+        assert_eq!(b.at(ms + 5).answer(Answer::Was(was)), None);
+        assert_eq!(b.at(ms + 6).turn(), None);
         assert_eq!(b.word, held(3, 2).0, "after {ms} ms");
     }
 }
@@ -215,6 +240,21 @@ fn a_release_waits_for_what_is_under_way() {
     b.lock.release();
     assert!(b.lock.is_idle());
     assert_eq!(b.at(30).go(), (false, None));
+}
+
+#[test]
+fn what_is_wanted_again_while_it_is_under_way_is_kept() {
+    let mut b = Bench::new(free(0));
+    let now = b.time();
+    b.lock.acquire(now);
+    for event in [acquired(1, None), None] {
+        let was = b.turn().expect("an attempt, then a renewal");
+        b.lock.release();
+        b.lock.acquire(now);
+        assert_eq!(b.answer(Answer::Was(was)), event);
+        assert_eq!(b.epoch(), Some(1));
+        b.now += 3;
+    }
 }
 
 #[test]
