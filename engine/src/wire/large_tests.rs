@@ -88,17 +88,34 @@ proptest! {
         }
     }
 
+    /// What is read of a frame with another byte somewhere is what that byte says.
     #[test]
-    fn any_bytes_are_read_or_not(bytes in prop::collection::vec(any::<u8>(), 0..40), small: bool) {
-        let mut bytes = bytes;
-        if small && bytes.len() == 8 {
-            bytes[5..].fill(0);
+    fn another_byte_is_read_or_refused(
+        words: [u32; 4],
+        len in 1..=LARGE_BYTES_MAX,
+        at in 0..LargeOffer::BYTES,
+        to in prop_oneof![any::<u8>(), 0..4_u8],
+    ) {
+        let [id, rkey, tag, addr] = words;
+        let offer = LargeOffer::new(LargeId(id), tag.into(), addr.into(), len, Rkey(rkey));
+        let mut bytes = offer.unwrap().encode();
+        bytes[at] = to;
+        match LargeOffer::parse(&bytes) {
+            Ok(offer) => prop_assert_eq!(offer.encode(), bytes),
+            Err(_) => prop_assert!([0..8, 20..24, 28..32].iter().any(|field| field.contains(&at))),
         }
-        if let Ok(offer) = LargeOffer::parse(&bytes) {
-            prop_assert_eq!(&offer.encode()[..], &bytes);
+        let finish = Finish { id: LargeId(id), status: FinishStatus::Done };
+        let (mut bytes, at) = (finish.encode(), at % Finish::BYTES);
+        bytes[at] = to;
+        match Finish::parse(&bytes) {
+            Ok(finish) => prop_assert_eq!(finish.encode(), bytes),
+            Err(_) => prop_assert!(at >= 4),
         }
-        if let Ok(finish) = Finish::parse(&bytes) {
-            prop_assert_eq!(&finish.encode()[..], &bytes);
-        }
+    }
+
+    #[test]
+    fn no_other_length_is_read(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        prop_assert!(bytes.len() == LargeOffer::BYTES || LargeOffer::parse(&bytes).is_err());
+        prop_assert!(bytes.len() == Finish::BYTES || Finish::parse(&bytes).is_err());
     }
 }
