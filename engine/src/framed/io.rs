@@ -1,7 +1,8 @@
 //! What a handler can do in framed mode. The only way to post there.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use super::conns::{Conns, Label, Use};
+use super::conn::{Label, Use};
+use super::conns::Conns;
 use super::{Frame, RegionId, RegionOffer, RequestId};
 use crate::memory::{Buffer, Exhausted, ExposedMemory, Postable};
 use crate::types::{CoreId, Nanos, RemoteRegion};

@@ -51,6 +51,7 @@
 //! when a connection comes up.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
+mod conn;
 mod conns;
 mod frame;
 mod io;
@@ -70,8 +71,8 @@ pub use service::{Completed, Operation, RequestId, Service};
 
 use crate::memory::{self, Postable};
 use crate::worker::{self, CloseReason, ConnId, Io, Message, Outcome, Peer, Turn, Violation};
-use conns::{Arrival, Conn, Conns, Use};
-use large::Ended;
+use conn::{Arrival, Conn, Use};
+use conns::Conns;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -166,7 +167,7 @@ impl<S: Service> Framed<S> {
     /// Tells the service of large messages that it has, then posts what the others need.
     fn attend_large(&mut self, io: &mut Io<'_>, conn: ConnId) -> bool {
         let mut ended = false;
-        while let Some(Ended(received)) = self.conns.take_ended(conn) {
+        while let Some(received) = self.conns.take_ended(conn) {
             ended = true;
             let io = &mut FramedIo::new(io.reborrow(), &mut self.conns);
             self.service.large_done(io, conn, received);
@@ -279,7 +280,7 @@ impl<S: Service> worker::Service for Framed<S> {
             while let Some(sent) = large.take_unfinished() {
                 self.service.large_sent(io, conn, sent);
             }
-            while let Some(Ended(received)) = large.take_lost() {
+            while let Some(received) = large.take_lost() {
                 self.service.large_done(io, conn, received);
             }
             self.service.disconnected(io, conn, reason);

@@ -10,7 +10,7 @@
 use super::super::conns::{Conns, wake};
 use super::incoming::{Incomings, ReadDone};
 use super::pump::id_of;
-use super::{Ended, Large, LargeOutcome, LargeSent, Options};
+use super::{Large, LargeReceived, LargeSent, Options};
 use crate::memory::MemorySpan;
 use crate::types::Nanos;
 use crate::wire::{Finish, LargeId};
@@ -117,7 +117,7 @@ impl Conns {
     }
 
     /// A message that this side accepted and that is over.
-    pub(crate) fn take_ended(&mut self, conn: ConnId) -> Option<Ended> {
+    pub(crate) fn take_ended(&mut self, conn: ConnId) -> Option<LargeReceived> {
         self.large(conn)?.incoming.take_ended()
     }
 
@@ -132,9 +132,9 @@ impl Conns {
     #[cold]
     pub(crate) fn find_late(&mut self, now: Nanos) -> Option<(ConnId, LargeId)> {
         let mut next = Nanos::FAR;
-        for c in self.all().filter(|c| !c.is_condemned()) {
+        for c in self.all().filter(|c| !c.condemned) {
             if let Some(id) = c.large.outgoing.late(now) {
-                return Some((c.id(), id));
+                return Some((c.id, id));
             }
             next = next.min(c.large.outgoing.next_deadline(now));
         }
@@ -150,18 +150,7 @@ impl Large {
     }
 
     /// The connection is gone: what this side had accepted.
-    pub(crate) fn take_lost(&mut self) -> Option<Ended> {
+    pub(crate) fn take_lost(&mut self) -> Option<LargeReceived> {
         self.incoming.take_lost()
-    }
-}
-
-impl LargeOutcome {
-    /// What an unposted or unanswered offer comes to.
-    pub(super) fn unanswered(never_posted: bool) -> Self {
-        if never_posted {
-            Self::NeverPosted
-        } else {
-            Self::Unknown
-        }
     }
 }

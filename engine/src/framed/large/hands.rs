@@ -1,7 +1,7 @@
 //! What a handler can do about large messages.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use super::super::conns::Label;
+use super::super::conn::Label;
 use super::super::{FramedIo, SendError};
 use super::pump::token_of;
 use crate::limits::LARGE_BYTES_MAX;

@@ -93,10 +93,6 @@ pub(crate) struct ReadDone {
     pub(crate) wanted: bool,
 }
 
-/// An end that the service is to hear of.
-#[derive(Debug)]
-pub(crate) struct Ended(pub(crate) LargeReceived);
-
 /// The table of one connection.
 #[derive(Debug)]
 pub(crate) struct Incomings {
@@ -245,14 +241,14 @@ impl Incomings {
     }
 
     /// A message that nothing is read of any more, to be told to the service: the first accepted first.
-    pub(crate) fn take_ended(&mut self) -> Option<Ended> {
+    pub(crate) fn take_ended(&mut self) -> Option<LargeReceived> {
         let ended = self.all().filter(|r| r.has_ended());
         let r = ended.min_by_key(|r| r.turn)?;
-        Some(Ended(if r.refused {
+        Some(if r.refused {
             r.received(FinishStatus::Refused, ReceiveOutcome::Refused)
         } else {
             r.received(FinishStatus::Done, ReceiveOutcome::Done)
-        }))
+        })
     }
 
     /// A message whose end the peer is to be told.
@@ -276,14 +272,14 @@ impl Incomings {
     }
 
     /// The connection is gone: what was accepted and not told to be over, the first accepted first.
-    pub(crate) fn take_lost(&mut self) -> Option<Ended> {
+    pub(crate) fn take_lost(&mut self) -> Option<LargeReceived> {
         let open = self.all().filter(|r| r.is_reading());
         let r = open.min_by_key(|r| r.turn)?;
-        Some(Ended(if r.is_done() && !r.refused {
+        Some(if r.is_done() && !r.refused {
             r.received(FinishStatus::Done, ReceiveOutcome::Done)
         } else {
             r.received(FinishStatus::Refused, ReceiveOutcome::Lost)
-        }))
+        })
     }
 }
 

@@ -48,7 +48,7 @@ fn read_all(len: u32, piece: u32, depth: u32) -> u32 {
         };
         assert_eq!(all.read_done(LargeId(0), n), Some(expected));
     }
-    let Some(Ended(received)) = all.take_ended() else {
+    let Some(received) = all.take_ended() else {
         panic!("it is done")
     };
     assert_eq!(received.outcome, ReceiveOutcome::Done);
@@ -111,7 +111,7 @@ fn a_refused_message_ends_when_no_read_is_under_way() {
     assert_eq!(all.finish_owed(), None);
     let done = all.read_done(LargeId(0), 4).expect("it was posted");
     assert!(!done.wanted);
-    let Some(Ended(received)) = all.take_ended() else {
+    let Some(received) = all.take_ended() else {
         panic!("nothing is under way")
     };
     assert_eq!(received.outcome, ReceiveOutcome::Refused);

@@ -31,9 +31,8 @@ mod outgoing;
 mod pump;
 
 pub use hands::{AcceptError, LargeRefused, LargeSendError, SinkRefused};
-pub(super) use incoming::Ended;
 
-use super::conns::Arrival;
+use super::conn::Arrival;
 use crate::limits::{LARGE_DEADLINE_DEFAULT, LARGE_READ_BYTES_DEFAULT};
 use crate::memory::{Buffer, MemorySpan};
 use crate::wire::{Features, Finish, FinishStatus, HeaderError, Kind, LargeId, LargeOffer};

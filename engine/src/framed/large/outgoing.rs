@@ -119,7 +119,11 @@ impl Outgoing {
             next.wrapping_sub(id)
         };
         let sending = self.places.iter_mut().max_by_key(age)?.take()?;
-        let outcome = LargeOutcome::unanswered(sending.never_posted);
+        let outcome = if sending.never_posted {
+            LargeOutcome::NeverPosted
+        } else {
+            LargeOutcome::Unknown
+        };
         Some(sending.end(outcome))
     }
 }

@@ -7,7 +7,8 @@
 //! Imports conns and large's tables. Imported by framed.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use super::super::conns::{Conns, Label, Use};
+use super::super::conn::{Label, Use};
+use super::super::conns::Conns;
 use super::super::{Frame, LargeId};
 use crate::memory::Payload;
 use crate::wire::{Finish, Kind};
