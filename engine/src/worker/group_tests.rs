@@ -84,14 +84,22 @@ fn a_group_forms_member_by_member() {
         (group.awaited(), group.round_robin()),
         (2, Err(NoPick::Forming))
     );
-    let key = (0..).find(|key| group.by_hash(*key) == Err(NoPick::Forming));
-    let key = key.expect("a key of this worker");
+    let all = formed(shape, 1..3);
+    let key_of = |number| (0..).find(|key| home(&all, *key) == Ok(number));
+    let [first, last] = [1, 3].map(|number| key_of(number).expect("a key of the member"));
+    assert_eq!(group.by_hash(first), Err(NoPick::Forming));
     let at = conn(2, 9);
     let stranger = Membership {
         group: GroupId(8),
         ..membership(shape, 1)
     };
     assert_eq!(group.join(at, &stranger), Err(NotOfGroup));
+    let other_shape = GroupShape::new(5, 1, 2).expect("a shape");
+    assert_eq!(
+        group.join(at, &membership(other_shape, 1)),
+        Err(NotOfGroup),
+        "of another shape"
+    );
     assert_eq!(
         group.join(at, &membership(shape, 0)),
         Err(NotOfGroup),
@@ -109,10 +117,16 @@ fn a_group_forms_member_by_member() {
         "taken"
     );
     assert_eq!((group.awaited(), group.round_robin()), (1, Ok(at)));
+    assert_eq!(group.by_hash(first), Ok(at));
+    assert_eq!(
+        group.by_hash(last),
+        Err(NoPick::Forming),
+        "nobody stands in"
+    );
     group
         .join(conn(2, 8), &membership(shape, 3))
         .expect("awaited");
-    assert!(group.by_hash(key).is_ok());
+    assert_eq!(group.by_hash(last), Ok(conn(2, 8)));
     // What ended is not awaited: another connection does not take its place.
     group.left(at).expect("a member");
     assert_eq!(
