@@ -10,10 +10,11 @@
 //!  ask    │ op u8 │ mode u8 │ 0 │ 0      │ size u32   │ addr u64 │ len u32 │ rkey u32 │  little endian
 //!  answer │ status u8  │ 0 │ 0 │ ANSWER │ number u32 │ addr u64 │ len u32 │ rkey u32 │
 //! ```
-//! Memory of 0 bytes is none. No ask is an answer, so an echo is told from a server. A peer without the mark in its request gets its messages back, as from
-//! any echo server. Imported by bench and serve.
+//! Memory of 0 bytes is none. No ask is an answer, so an echo is told from a server. A peer without the
+//! mark in its request gets its messages back, as from any echo server. Imported by bench and serve.
 
 use crate::cli::{Mode, Op};
+use clap::ValueEnum;
 use spinwire::fabric::PrivateData;
 use spinwire::types::{Access, RemoteRegion, Rkey};
 
@@ -23,9 +24,6 @@ const MARKED_BYTES: usize = MARK.len() + 1;
 /// Bytes of an ask and of an answer; the smallest buffer of a pool has more.
 pub(crate) const GREETING_BYTES: usize = 24;
 const ANSWER: u8 = 0xa5;
-
-const OPS: [Op; 5] = [Op::Send, Op::Write, Op::Read, Op::Cas, Op::Faa];
-const MODES: [Mode; 3] = [Mode::Latency, Mode::Rate, Mode::Bandwidth];
 
 impl Op {
     /// What the server's memory must allow.
@@ -38,10 +36,6 @@ impl Op {
         }
     }
 
-    fn parse(number: u8) -> Option<Self> {
-        OPS.into_iter().find(|op| *op as u8 == number)
-    }
-
     /// Private data of a request to measure this.
     pub(crate) fn mark(self) -> PrivateData {
         let mut bytes = [self as u8; MARKED_BYTES];
@@ -52,7 +46,7 @@ impl Op {
     /// The operation that a request wants to measure; `None` if it is of no `bench` of this version.
     pub(crate) fn marked(private_data: &PrivateData) -> Option<Self> {
         let rest = private_data.as_slice().strip_prefix(&MARK)?;
-        Self::parse(*rest.first()?)
+        numbered(*rest.first()?)
     }
 }
 
@@ -76,8 +70,8 @@ impl Ask {
         let (head, size, memory) = split(message, Access::REMOTE_WRITE)?;
         let [op, mode, 0, 0] = head else { return None };
         Some(Self {
-            op: Op::parse(op)?,
-            mode: MODES.into_iter().find(|m| *m as u8 == mode)?,
+            op: numbered(op)?,
+            mode: numbered(mode)?,
             size,
             memory,
         })
@@ -127,6 +121,11 @@ impl Answer {
     }
 }
 
+/// By the number that it has `as u8`: its place among all.
+fn numbered<T: ValueEnum + Clone>(number: u8) -> Option<T> {
+    T::value_variants().get(usize::from(number)).cloned()
+}
+
 fn join(head: [u8; 4], number: u32, memory: Option<RemoteRegion>) -> [u8; GREETING_BYTES] {
     let (addr, len, rkey) = memory.map_or((0, 0, 0), |m| {
         let len = u32::try_from(m.len()).unwrap_or(u32::MAX);
@@ -172,9 +171,9 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        for op in OPS {
+        for &op in Op::value_variants() {
             assert_eq!(Op::marked(&op.mark()), Some(op));
-            for mode in MODES {
+            for &mode in Mode::value_variants() {
                 for memory in [None, region(Access::REMOTE_WRITE)] {
                     let size = 70_000;
                     let ask = Ask {

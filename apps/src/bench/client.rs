@@ -5,7 +5,7 @@
 //! ```
 
 use super::job::Job;
-use super::latency::{Latency, Progress};
+use super::latency::{Awaits, Latency, Progress};
 use super::poster::{self, Poster};
 use super::stream::Stream;
 use crate::cli::{Mode, Op};
@@ -65,7 +65,7 @@ impl Client {
         let can = io.abilities(conn);
         if matches!(self.job.op, Op::Cas | Op::Faa) && !can.is_some_and(|can| can.atomics) {
             return Err(
-                "the device of this side has no atomics, as `spinwire devices` shows".into(),
+                "the device of this side has no atomics, as `spinwire devices --json` shows".into(),
             );
         }
         let memory = self.memory.as_ref().map_err(Clone::clone)?;
@@ -118,22 +118,23 @@ impl Client {
             }
         };
         let memory = self.memory.as_ref().map_err(Clone::clone)?;
+        let pair = || WritePair::new(memory.clone(), theirs?, size);
+        let poster = || Poster::new(op, size, memory, theirs);
         let none = "the server's memory is too small";
-        let poster = Poster::new(op, size, memory, theirs).ok_or(none)?;
         match self.job.mode {
             Mode::Latency => {
-                let pair = (op == Op::Write)
-                    .then(|| WritePair::new(memory.clone(), theirs?, size))
-                    .flatten();
-                if op == Op::Write && pair.is_none() {
-                    return Err(none.into());
-                }
-                let mut latency = Latency::new(self.job, self.clock, poster, pair);
+                let awaits = match op {
+                    Op::Send => Awaits::Message,
+                    Op::Write => Awaits::Write(pair().ok_or(none)?),
+                    Op::Read | Op::Cas | Op::Faa => Awaits::Completion(poster().ok_or(none)?),
+                };
+                let mut latency = Latency::new(self.job, self.clock, awaits);
                 let progress = latency.start(io, conn, message.into_buffer());
                 self.run = Run::Latency(Box::new(latency));
                 progress
             }
             Mode::Rate | Mode::Bandwidth => {
+                let poster = poster().ok_or(none)?;
                 let stream = Stream::new(self.job, self.clock, poster, receives);
                 self.run = Run::Stream(Box::new(stream));
                 Ok(Progress::Going)

@@ -8,7 +8,6 @@
 
 use super::job::{Job, Until};
 use super::poster::Poster;
-use crate::cli::Op;
 use crate::stats::Times;
 use crate::writes::WritePair;
 use spinwire::memory::Buffer;
@@ -17,7 +16,7 @@ use spinwire::types::Nanos;
 use spinwire::worker::{Completed, ConnId, Io, Message, Outcome, Token};
 
 /// What an exchange waits for.
-enum Awaits {
+pub(super) enum Awaits {
     Message,
     Write(WritePair),
     Completion(Poster),
@@ -46,13 +45,7 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    /// `pair` for WRITE.
-    pub(super) fn new(job: Job, clock: Clock, poster: Poster, pair: Option<WritePair>) -> Self {
-        let awaits = match (job.op, pair) {
-            (Op::Write, Some(pair)) => Awaits::Write(pair),
-            (Op::Send, _) => Awaits::Message,
-            (Op::Write | Op::Read | Op::Cas | Op::Faa, _) => Awaits::Completion(poster),
-        };
+    pub(super) fn new(job: Job, clock: Clock, awaits: Awaits) -> Self {
         Self {
             job,
             clock,
