@@ -15,21 +15,24 @@ pub(crate) use server::Server;
 use spinwire::Engine;
 use spinwire::config::Side;
 use spinwire::control::{Offer, Verdict, Welcome};
+use spinwire::fabric::PrivateData;
 use spinwire::sys::signal::StopSignal;
+use spinwire::types::Access;
 use std::io::Write;
 
 /// Largest message where nothing is said: what `bench --mode bandwidth` sends.
 const SIZE_MAX_DEFAULT: u32 = 64 << 10;
 
-/// Strangers get no access to memory, a `bench` what its operation needs.
 pub(crate) fn welcome() -> Welcome {
-    Welcome::each(|request| {
-        let mut offer = Offer::default();
-        if let Some(op) = Op::marked(request.private_data) {
-            offer.access = op.access();
-        }
-        Verdict::Accept(offer)
-    })
+    Welcome::each(|request| Verdict::Accept(offer(request.private_data)))
+}
+
+/// Strangers get no access to memory, a `bench` what its operation needs.
+fn offer(private_data: &PrivateData) -> Offer {
+    Offer {
+        access: Op::marked(private_data).map_or(Access::NONE, Op::access),
+        ..Offer::default()
+    }
 }
 
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
@@ -55,5 +58,26 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         Ok(())
     } else {
         Err(format!("left behind: {left:?}").into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_allows_what_its_operation_needs_and_no_more() {
+        for (op, access) in [
+            (Op::Send, Access::NONE),
+            (Op::Write, Access::REMOTE_WRITE),
+            (Op::Read, Access::REMOTE_READ),
+            (Op::Cas, Access::REMOTE_ATOMIC),
+            (Op::Faa, Access::REMOTE_ATOMIC),
+        ] {
+            assert_eq!(offer(&op.mark()).access, access, "{op:?}");
+        }
+        for stranger in [&b""[..], b"swbench\x01", b"hello"] {
+            assert_eq!(offer(&PrivateData::received(stranger)).access, Access::NONE);
+        }
     }
 }
