@@ -112,7 +112,7 @@ pub(crate) fn ranking(all: &[(String, f64)], total: f64, most: usize) -> String 
     text
 }
 
-/// What a check finds wrong; nothing is wrong with another compiler's counts.
+/// What a check finds wrong, the kept file being of the same compiler.
 pub(crate) fn risen(rows: &[Row], kept: &Kept) -> Vec<String> {
     let mut wrong = Vec::new();
     for row in rows {

@@ -7,6 +7,10 @@
 //! It checks nothing that a scenario could not do wrong; an operation that finds no receive panics.
 //! Who connects is on `near0`, who accepts on `far0`. Ids, devices and events are here, the datapath
 //! is in `lane`. Imported by rig.
+//!
+//! It is not `spinwire::fabric::pair`, for what is counted would change. The engine takes a completion
+//! apart, so it has to be as verbs lay it out, not decoded already. A reply's count begins and ends
+//! inside `poll` and `post_send`. And what lies in `engine/src` counts as the engine's.
 
 use crate::lane::{Lane, Memory, Qp, QpState, Wc};
 use spinwire::fabric::{
@@ -294,8 +298,7 @@ impl Fabric for Wire {
         _: &mut QpControl,
         params: &ConnParams,
     ) -> Result<(), FabricError> {
-        let mut state = self.shared.lock();
-        let asked = state.request(id.0, params.private_data);
+        let asked = self.shared.lock().request(id.0, params.private_data);
         asked.map_err(at(Step::Connect))
     }
     fn confirm(&mut self, _: &mut Id, _: &mut QpControl) -> Result<(), FabricError> {
@@ -308,8 +311,7 @@ impl Fabric for Wire {
         _: &mut QpControl,
         params: &ConnParams,
     ) -> Result<(), FabricError> {
-        let mut state = self.shared.lock();
-        let joined = state.join(id.0, params.private_data);
+        let joined = self.shared.lock().join(id.0, params.private_data);
         joined.map_err(at(Step::Accept))
     }
     fn reject(&mut self, id: &mut Id, data: &PrivateData) -> Result<(), FabricError> {
