@@ -18,6 +18,7 @@ use super::mapping::{Mapping, small_page_bytes};
 use super::reservation::Reservation;
 use super::tiers::{HugepagePolicy, Tier};
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -175,10 +176,15 @@ impl Region {
             drop(mapping);
             return Self::small(range, bytes);
         }
+        // The kernel may make one mapping of neighbours in a reservation, so only the sum is known.
+        let counted = range.map(|range| range.addresses());
+        let count = |from: &Range<usize>| hugepages::anon_huge_bytes(from.start, from.end);
+        let before = counted.as_ref().map_or(0, count);
         let mut region = Self::populated(mapping, bytes)?;
         // Asking is not getting: memory may be too fragmented.
         let start = region.base().as_ptr().addr();
-        region.huge_bytes = hugepages::anon_huge_bytes(start, start + region.len());
+        let counted = counted.unwrap_or(start..start + region.len());
+        region.huge_bytes = count(&counted).saturating_sub(before).min(region.len());
         if region.huge_bytes > 0 {
             region.tier = Tier::Transparent;
         }

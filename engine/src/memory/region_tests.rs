@@ -165,3 +165,36 @@ fn dropping_unmaps() {
     // Other tests run beside this one, so leave room for theirs.
     assert!(pages(mapped()) + (128 << 20) / small_page_bytes() < with);
 }
+
+/// So that the kernel refuses what it cannot back, before population kills someone.
+#[test]
+fn a_chunk_of_a_reservation_is_charged_like_any_region() {
+    let bytes = 4 * small_page_bytes();
+    let range = Arc::new(Reservation::new(bytes, small_page_bytes()).unwrap());
+    for _ in 0..2 {
+        for region in [
+            Region::allocate(bytes, HugepagePolicy::Off),
+            Region::allocate_in(&range, bytes, HugepagePolicy::Off),
+        ] {
+            let mut region = region.unwrap();
+            check(&mut region, bytes);
+            let flags = vm_flags(region.base().as_ptr().addr());
+            assert!(flags.contains(" ac "), "not charged: {flags}");
+        }
+    }
+}
+
+/// Neighbours in a reservation can become one mapping to the kernel.
+#[test]
+fn huge_bytes_are_counted_for_each_chunk() {
+    let Some(huge) = hugepages::transparent_bytes() else {
+        return;
+    };
+    let range = Arc::new(Reservation::new(6 * huge, huge).unwrap());
+    let chunks = [1, 2, 3].map(|n| Region::transparent(Some(&range), n * huge).unwrap());
+    let addresses = range.addresses();
+    let all = hugepages::anon_huge_bytes(addresses.start, addresses.end);
+    let counted = chunks.each_ref().map(Region::huge_bytes);
+    assert_eq!(counted.iter().sum::<usize>(), all, "{counted:?}");
+    assert!(chunks.iter().all(|c| c.huge_bytes() <= c.len()));
+}

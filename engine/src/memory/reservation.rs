@@ -16,6 +16,7 @@
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use std::ffi::c_void;
 use std::io;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -58,6 +59,7 @@ impl Reservation {
         if isize::try_from(reserved).is_err() {
             return Err(out());
         }
+        // Nothing is charged for PROT_NONE. With MAP_NORESERVE nothing would be charged later either.
         // SAFETY: `mmap_anonymous` requires that a fixed address replaces nothing in use: the address
         // is null and the flags hold no MAP_FIXED, so the kernel picks an unused range.
         let start = unsafe {
@@ -65,7 +67,7 @@ impl Reservation {
                 ptr::null_mut(),
                 reserved,
                 ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
+                MapFlags::PRIVATE,
             )
         }?;
         let first = start.cast::<u8>();
@@ -119,6 +121,12 @@ impl Reservation {
             .compare_exchange(end, part.offset, Ordering::AcqRel, Ordering::Acquire);
     }
 
+    /// The addresses in which no mapping but those of chunks can be.
+    pub(super) fn addresses(&self) -> Range<usize> {
+        let start = self.start.addr();
+        start..start + self.reserved
+    }
+
     /// First byte of a part.
     pub(super) fn address(&self, part: &Part) -> NonNull<u8> {
         debug_assert!(part.offset + part.bytes <= self.bytes);
@@ -168,7 +176,7 @@ impl Reservation {
                 self.address(part).as_ptr().cast(),
                 part.bytes,
                 ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE,
+                MapFlags::PRIVATE | MapFlags::FIXED,
             )
         };
         debug_assert!(result.is_ok(), "reserving our own range: {result:?}");
