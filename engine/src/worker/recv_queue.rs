@@ -12,7 +12,7 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use super::Message;
-use super::wr_id::with_sequence;
+use super::wr_id::{sequence_of, with_sequence};
 use crate::fabric::RecvWr;
 use crate::limits::{POST_CHAIN_MAX, RECV_REPOST_BATCH, SHARED_EARLY_MAX};
 use crate::memory::{Buffer, Exhausted, Pool};
@@ -35,8 +35,6 @@ pub(crate) struct RecvQueue {
     posted_total: u32,
     /// Receives of the lane's shared queue that this place has used and that are not posted again.
     debt: u32,
-    /// Of the debt, what was beyond the share when the connection began: nobody is told of it.
-    excess: u32,
     base: u64,
     lkey: Lkey,
     lane: u8,
@@ -77,11 +75,6 @@ impl RecvChain {
     }
 }
 
-/// The slot that a receive of a connection's own stands in.
-fn slot_of(wr: &RecvWr) -> usize {
-    usize::try_from(wr.wr_id & 0xffff).unwrap_or(usize::MAX)
-}
-
 impl RecvQueue {
     /// All memory of a queue of `depth`; the connection comes with [`RecvQueue::open`].
     pub(crate) fn new(depth: u32) -> Self {
@@ -105,7 +98,6 @@ impl RecvQueue {
             batch: RECV_REPOST_BATCH.min(half),
             posted_total: 0,
             debt: 0,
-            excess: 0,
             base: 0,
             lkey: Lkey(0),
             lane: 0,
@@ -124,8 +116,9 @@ impl RecvQueue {
         (self.base, self.lane, self.lkey) = (base, lane, lkey);
         self.posted_total = 0;
         if self.is_shared() {
+            // A connection that finds nothing of its share is refused, so what a debt is above the share
+            // is paid before the next one opens.
             self.posted_total = self.depth.saturating_sub(self.debt);
-            self.excess = self.debt.saturating_sub(self.depth);
         }
     }
 
@@ -153,10 +146,7 @@ impl RecvQueue {
     #[inline]
     pub(crate) fn repay_shared(&mut self) {
         self.debt -= 1;
-        match self.excess.checked_sub(1) {
-            Some(less) => self.excess = less,
-            None => self.posted_total = self.posted_total.wrapping_add(1),
-        }
+        self.posted_total = self.posted_total.wrapping_add(1);
     }
 
     /// Slots in all; of a shared queue the share.
@@ -197,7 +187,7 @@ impl RecvQueue {
     /// Fills vacant slots from the pool. The chain counts as posted: [`RecvQueue::take_back`] undoes
     /// what the NIC refused.
     pub(crate) fn fill(&mut self, pool: &Pool, chain: &mut RecvChain) -> Result<(), Exhausted> {
-        chain.len = 0;
+        chain.clear();
         while chain.len < POST_CHAIN_MAX {
             let Some(top) = self.vacancies.checked_sub(1) else {
                 break;
@@ -223,7 +213,8 @@ impl RecvQueue {
     #[inline(never)]
     pub(crate) fn rekey(&self, chain: &mut RecvChain) {
         for wr in &mut chain.wrs[..chain.len] {
-            let buffer = self.slots.get(slot_of(wr)).and_then(Option::as_ref);
+            let slot = sequence_of(wr.wr_id) as usize;
+            let buffer = self.slots.get(slot).and_then(Option::as_ref);
             if let Some(lkey) = buffer.and_then(|b| b.lkey(self.lane.into())) {
                 wr.lkey = lkey;
             }
@@ -233,8 +224,7 @@ impl RecvQueue {
     /// The NIC refused the receives of `chain` from `posted` on.
     pub(crate) fn take_back(&mut self, chain: &RecvChain, posted: usize) {
         for wr in &chain.as_slice()[posted..] {
-            let slot = u32::try_from(slot_of(wr)).unwrap_or(u32::MAX);
-            drop(self.take(slot));
+            drop(self.take(sequence_of(wr.wr_id)));
             self.posted_total = self.posted_total.wrapping_sub(1);
         }
     }

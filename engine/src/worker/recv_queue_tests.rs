@@ -12,10 +12,6 @@ fn pool(slots: u32) -> Pool {
     Pool::new(Arc::new(region), slots, 64).expect("a pool")
 }
 
-fn slot_of(wr: &RecvWr) -> u32 {
-    u32::try_from(wr.wr_id & 0xff_ffff).expect("24 bits")
-}
-
 proptest! {
     #[test]
     fn a_slot_is_outstanding_once(
@@ -30,12 +26,12 @@ proptest! {
         for (fill, pick, refuse_from) in steps {
             if fill {
                 let mut chain = RecvChain::new();
-        let result = queue.fill(&pool, &mut chain);
+                let result = queue.fill(&pool, &mut chain);
                 let n = chain.as_slice().len();
                 prop_assert_eq!(result.is_err(), pool.free() == 0 && n < POST_CHAIN_MAX && queue.vacant() > 0);
                 let accepted = refuse_from.min(n);
                 for wr in &chain.as_slice()[..accepted] {
-                    prop_assert!(posted.insert(slot_of(wr)), "slot posted twice");
+                    prop_assert!(posted.insert(sequence_of(wr.wr_id)), "slot posted twice");
                     prop_assert_eq!(wr.len, 64);
                 }
                 queue.take_back(&chain, accepted);
