@@ -9,14 +9,15 @@
 //! ```
 //! Defaults shrink until they fit; what the file says is taken or refused, never changed.
 //!
-//! Imports limits, types, the memory policy, parse, host, error. Imported by parse.
+//! Imports limits, types, the memory policy, parse, value, host, error. Imported by parse.
 
 mod shared;
 
 use super::error::{At, ConfigErrors, Faults};
 use super::host::{Host, ranges};
-use super::parse::{Config, Field, Receives, WorkerText};
+use super::parse::{Config, Receives, WorkerText};
 use super::plan::{ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, WorkerPlan};
+use super::value::Field;
 use super::{
     CONNECT_TIMEOUT_MS_DEFAULT, DRAIN_DEADLINE_MS_DEFAULT, RESOLVE_TIMEOUT_MS_DEFAULT,
     RETRY_COUNT_MAX,

@@ -5,6 +5,7 @@
 //!          bounded            keys, types  faults     ▲          every number fits every
 //!          regular files      own limits   kept       │          device that it is used on
 //!          UTF-8              lines kept             Host (host.rs): cores, devices, huge pages
+//!                             (value.rs, keys.rs)
 //! ```
 //! A file that is TOML makes a [`Config`], whatever is wrong with its keys and values;
 //! [`Config::check`] then reports every fault at once, each with file, line, value seen and value
@@ -27,9 +28,11 @@
 mod check;
 mod error;
 mod host;
+mod keys;
 mod parse;
 mod plan;
 mod read;
+mod value;
 
 pub use error::{ConfigError, ConfigErrors, Fault};
 pub use host::Host;

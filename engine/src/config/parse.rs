@@ -1,16 +1,13 @@
-//! TOML to values that remember their lines. Says what is wrong by itself; knows no host.
+//! TOML to a core map as it was written: which sections there are, and what each of their keys may say.
+//! Says what is wrong by itself; knows no host.
 //!
-//! ```text
-//!  [queues]  line 9 ─► Section ─► whole("send_depth", 1..=16384) ─► Field::Given { 64, line 10 }
-//!  send_depth = 64                                                  Field::Absent: default
-//!  recv_dept = 64                                                   Field::Bad:    fault kept
-//!      └─► unknown key, nearest is `recv_depth`
-//! ```
-//! Imports limits, types, the memory policy, error, read. Imported by check.
+//! Imports limits, types, the memory policy, value, keys, error, read. Imported by check.
 
 use super::error::{At, ConfigError, ConfigErrors, Faults, printable};
 use super::host::Host;
+use super::keys::{SECTIONS, keys_of};
 use super::plan::Plan;
+use super::value::{Field, Lines, Reader, Section};
 use super::{RETRY_COUNT_MAX, Side, TIMEOUT_MS_MAX, check, read};
 use crate::limits::{
     CONNECTIONS_MAX, CORE_ID_MAX, INLINE_MAX_BYTES, POOL_SLOTS_MAX, QUEUE_DEPTH_MAX,
@@ -18,39 +15,8 @@ use crate::limits::{
 };
 use crate::memory::HugepagePolicy;
 use crate::types::{CoreId, IdlePolicy};
-use std::ops::{Range, RangeInclusive};
 use std::path::Path;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
-
-/// Sections and their keys: all there are.
-const SECTIONS: [(&str, &[&str]); 5] = [
-    ("control", &["core"]),
-    ("worker", &["core", "idle", "devices"]),
-    ("pool", &["slots", "slots_max", "slot_bytes", "hugepages"]),
-    (
-        "queues",
-        &[
-            "send_depth",
-            "recv_depth",
-            "receives",
-            "shared_recv_depth",
-            "cq_depth",
-            "inline_bytes",
-            "connections_max",
-        ],
-    ),
-    (
-        "connection",
-        &[
-            "resolve_timeout_ms",
-            "connect_timeout_ms",
-            "drain_deadline_ms",
-            "retry_count",
-            "rnr_retry_count",
-        ],
-    ),
-];
+use toml::de::DeTable;
 
 /// A core map as it was written: not checked, but each value knows its line.
 #[derive(Clone, Debug)]
@@ -95,7 +61,7 @@ impl Config {
                 message: error.message().to_owned(),
             }
         })?;
-        Ok(Reader::new(lines, origin).config(document.get_ref()))
+        Ok(Reader::new(lines, origin).config(document.get_ref(), origin))
     }
 
     /// The sections `[[worker]]`; none if they have a fault.
@@ -175,46 +141,6 @@ impl Config {
     }
 }
 
-/// One key: `Bad` has its fault already, so that nothing is concluded from it.
-#[derive(Clone, Debug, Default)]
-pub(super) enum Field<T> {
-    #[default]
-    Absent,
-    Bad,
-    Given {
-        value: T,
-        at: At,
-    },
-}
-
-impl<T: Copy> Field<T> {
-    /// What the file says, if that is without a fault.
-    pub(super) fn get(&self) -> Option<T> {
-        match self {
-            Self::Absent | Self::Bad => None,
-            Self::Given { value, .. } => Some(*value),
-        }
-    }
-
-    /// `None` if the key has a fault.
-    pub(super) fn or(&self, default: T) -> Option<T> {
-        match self {
-            Self::Absent => Some(default),
-            Self::Bad => None,
-            Self::Given { value, .. } => Some(*value),
-        }
-    }
-}
-
-impl<T> Field<T> {
-    pub(super) fn at(&self) -> Option<&At> {
-        match self {
-            Self::Given { at, .. } => Some(at),
-            Self::Absent | Self::Bad => None,
-        }
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct WorkerText {
     pub(super) at: At,
@@ -269,66 +195,9 @@ pub(super) struct ConnectionText {
     pub(super) rnr_retry_count: Field<u8>,
 }
 
-/// The text, and where its lines begin.
-struct Lines<'t> {
-    text: &'t str,
-    starts: Vec<usize>,
-}
-
-impl<'t> Lines<'t> {
-    fn new(text: &'t str) -> Self {
-        let after_breaks = text.match_indices('\n').map(|(at, _)| at + 1);
-        Self {
-            text,
-            starts: std::iter::once(0).chain(after_breaks).collect(),
-        }
-    }
-
-    /// The line of a byte, from 1. The end of the text belongs to its last line.
-    fn line(&self, offset: usize) -> usize {
-        let offset = offset.min(self.text.trim_end().len());
-        self.starts.partition_point(|&start| start <= offset).max(1)
-    }
-
-    fn text_at(&self, offset: usize) -> &'t str {
-        self.text.lines().nth(self.line(offset) - 1).unwrap_or("")
-    }
-
-    fn span(&self, span: &Range<usize>) -> &'t str {
-        self.text.get(span.clone()).unwrap_or("")
-    }
-}
-
-/// One table of the file: `[pool]`, or one `[[worker]]`.
-struct Section<'a, 't> {
-    /// As errors show it, with brackets.
-    shown: &'static str,
-    table: &'a DeTable<'t>,
-}
-
-impl Section<'_, '_> {
-    fn place(&self, key: &str) -> String {
-        format!("{} {key}", self.shown)
-    }
-}
-
-/// Takes the document apart.
-struct Reader<'t> {
-    lines: Lines<'t>,
-    origin: String,
-    faults: Faults,
-}
-
+/// The sections and their keys.
 impl<'t> Reader<'t> {
-    fn new(lines: Lines<'t>, origin: &str) -> Self {
-        Self {
-            lines,
-            origin: origin.to_owned(),
-            faults: Faults::new(origin),
-        }
-    }
-
-    fn config(mut self, document: &DeTable<'t>) -> Config {
+    fn config(mut self, document: &DeTable<'t>, origin: &str) -> Config {
         self.unknown(document, "", &SECTIONS.map(|(name, _)| name));
         let control_core = self
             .section(document, "control", "[control]")
@@ -344,7 +213,7 @@ impl<'t> Reader<'t> {
             .section(document, "connection", "[connection]")
             .map_or_else(ConnectionText::default, |section| self.connection(&section));
         Config {
-            origin: self.origin,
+            origin: origin.to_owned(),
             faults: self.faults,
             control_core,
             workers,
@@ -464,54 +333,6 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn section<'a>(
-        &mut self,
-        document: &'a DeTable<'t>,
-        name: &'static str,
-        shown: &'static str,
-    ) -> Option<Section<'a, 't>> {
-        let value = document.get(name)?;
-        let Some(table) = value.get_ref().as_table() else {
-            let at = self.at(value);
-            self.faults
-                .push(&at, name, || format!("one section, headed by {shown}"));
-            return None;
-        };
-        self.unknown(table, shown, keys_of(name));
-        Some(Section { shown, table })
-    }
-
-    fn unknown(&mut self, table: &DeTable<'t>, shown: &str, known: &[&str]) {
-        for (key, value) in table.iter() {
-            let name: &str = key.get_ref();
-            if known.contains(&name) {
-                continue;
-            }
-            let at = At {
-                line: Some(self.lines.line(key.span().start)),
-                seen: self.at(value).seen,
-            };
-            let place = format!("{shown} {}", printable(name));
-            self.faults.push(&at, place.trim_start(), || {
-                let owner = if shown.is_empty() {
-                    "a core map"
-                } else {
-                    shown
-                };
-                let elsewhere = SECTIONS
-                    .iter()
-                    .find(|(_, keys)| keys.contains(&name))
-                    .map(|(section, _)| format!(" it belongs in {};", shown_of(section)))
-                    .unwrap_or_default();
-                format!(
-                    "unknown key; nearest is `{}`;{elsewhere} {owner} has {}",
-                    nearest(name, known),
-                    known.join(", ")
-                )
-            });
-        }
-    }
-
     fn core(&mut self, section: &Section<'_, 't>) -> Field<CoreId> {
         let core_max = u32::try_from(CORE_ID_MAX - 1).unwrap_or(u32::MAX);
         match self.whole(section, "core", 0..=core_max) {
@@ -564,98 +385,6 @@ impl<'t> Reader<'t> {
             }
         }
     }
-
-    /// A whole number in `range`.
-    fn whole<T>(
-        &mut self,
-        section: &Section<'_, 't>,
-        key: &str,
-        range: RangeInclusive<T>,
-    ) -> Field<T>
-    where
-        T: TryFrom<u64> + PartialOrd + std::fmt::Display,
-    {
-        let Some(spanned) = section.table.get(key) else {
-            return Field::Absent;
-        };
-        let at = self.at(spanned);
-        let value = spanned
-            .get_ref()
-            .as_integer()
-            .and_then(|digits| u64::from_str_radix(digits.as_str(), digits.radix()).ok())
-            .and_then(|number| T::try_from(number).ok())
-            .filter(|number| range.contains(number));
-        if let Some(value) = value {
-            return Field::Given { value, at };
-        }
-        self.faults.push(&at, &section.place(key), || {
-            format!("a whole number from {} to {}", range.start(), range.end())
-        });
-        Field::Bad
-    }
-
-    /// One of a few words.
-    fn word<T: Copy + std::fmt::Display, const N: usize>(
-        &mut self,
-        section: &Section<'_, 't>,
-        key: &str,
-        words: [T; N],
-    ) -> Field<T> {
-        let Some(spanned) = section.table.get(key) else {
-            return Field::Absent;
-        };
-        let at = self.at(spanned);
-        let seen = spanned.get_ref().as_str();
-        match words
-            .iter()
-            .find(|word| Some(word.to_string().as_str()) == seen)
-        {
-            Some(&value) => Field::Given { value, at },
-            None => {
-                self.faults.push(&at, &section.place(key), || {
-                    words.map(|word| format!("\"{word}\"")).join(" or ")
-                });
-                Field::Bad
-            }
-        }
-    }
-
-    fn at(&self, value: &Spanned<DeValue<'_>>) -> At {
-        let seen = match value.get_ref() {
-            DeValue::Table(_) => "a section".to_owned(),
-            DeValue::Array(items)
-                if items.first().is_some_and(|item| item.get_ref().is_table()) =>
-            {
-                "a list of sections".to_owned()
-            }
-            DeValue::String(_)
-            | DeValue::Integer(_)
-            | DeValue::Float(_)
-            | DeValue::Boolean(_)
-            | DeValue::Datetime(_)
-            | DeValue::Array(_) => printable(self.lines.span(&value.span())),
-        };
-        At {
-            line: Some(self.lines.line(value.span().start)),
-            seen,
-        }
-    }
-}
-
-/// A section as a file heads it.
-fn shown_of(section: &str) -> String {
-    if section == "worker" {
-        "[[worker]]".to_owned()
-    } else {
-        format!("[{section}]")
-    }
-}
-
-fn keys_of(section: &str) -> &'static [&'static str] {
-    SECTIONS
-        .iter()
-        .find(|(name, _)| *name == section)
-        .map_or(&[], |(_, keys)| keys)
 }
 
 /// File names are shown whole, but on one line.
@@ -664,66 +393,4 @@ fn printable_origin(origin: &str) -> String {
         .chars()
         .map(|char| if char.is_control() { '?' } else { char })
         .collect()
-}
-
-/// The word of `known` that the fewest edits make of `name`.
-fn nearest<'k>(name: &str, known: &[&'k str]) -> &'k str {
-    known
-        .iter()
-        .copied()
-        .min_by_key(|word| edits(name, word))
-        .unwrap_or("")
-}
-
-/// Insertions, deletions and replacements between two words (Levenshtein). Cut at a length that no
-/// key has: a hostile name costs no more than a long one.
-fn edits(from: &str, to: &str) -> usize {
-    const CHARS_MAX: usize = 64;
-    let from: Vec<char> = from.chars().take(CHARS_MAX).collect();
-    let mut row: Vec<usize> = (0..=from.len()).collect();
-    for (above, to_char) in to.chars().take(CHARS_MAX).enumerate() {
-        let mut diagonal = above;
-        let mut left = above + 1;
-        for (cell, from_char) in row.iter_mut().skip(1).zip(&from) {
-            let replaced = diagonal + usize::from(*from_char != to_char);
-            diagonal = *cell;
-            left = replaced.min(diagonal + 1).min(left + 1);
-            *cell = left;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = above + 1;
-        }
-    }
-    row.last().copied().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn edits_are_counted() {
-        for (from, to, count) in [
-            ("", "", 0),
-            ("", "abc", 3),
-            ("abc", "", 3),
-            ("kitten", "sitting", 3),
-            ("send_dept", "send_depth", 1),
-            ("slots", "slots", 0),
-        ] {
-            assert_eq!(edits(from, to), count, "{from} {to}");
-        }
-        assert_eq!(nearest("recv_dpeth", keys_of("queues")), "recv_depth");
-        assert_eq!(edits(&"x".repeat(1 << 20), "a"), 64);
-    }
-
-    #[test]
-    fn lines_are_counted_from_one() {
-        let lines = Lines::new("a\nbc\n\nd\n");
-        assert_eq!(
-            [0, 1, 2, 4, 5, 6, 100].map(|offset| lines.line(offset)),
-            [1, 1, 2, 2, 3, 4, 4]
-        );
-        assert_eq!(Lines::new("").line(0), 1);
-    }
 }

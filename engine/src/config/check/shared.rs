@@ -8,8 +8,9 @@
 //! ```
 
 use super::{Check, Share, part};
-use crate::config::parse::{Field, Receives};
+use crate::config::parse::Receives;
 use crate::config::plan::LanePlan;
+use crate::config::value::Field;
 use crate::limits::{
     CONNECTIONS_DEFAULT, CONNECTIONS_MAX, POOL_SLOTS_DEFAULT, SEND_DEPTH_DEFAULT,
     SHARED_RECV_DEPTH_DEFAULT, SHARED_RECV_SHARE_MIN,
