@@ -171,4 +171,11 @@ fn the_cq_holds_the_sends_of_each_and_the_receives_of_all() {
          shared_recv_depth 20000 = 84000 completions, above the CQ's 26213 that rxe0 has by default; at \
          most 48 connections; rxe0 has CQs up to 32767",
     );
+    // Not even one connection.
+    one_fault(
+        "cq_depth = 100\nshared_recv_depth = 100\n",
+        "map.toml:7: [queues] cq_depth = 100: 1 connections × send_depth 1 + shared_recv_depth 100 = 101 \
+         completions, above the cq_depth of 100; at most 100 for send_depth + shared_recv_depth, or \
+         cq_depth = 101",
+    );
 }

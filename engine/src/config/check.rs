@@ -3,7 +3,7 @@
 //! ```text
 //!  cores:   each exists, each once          ┐
 //!  lanes:   per worker and device           │  a value with a fault is not concluded from:
-//!           depths ≤ device, Σ ≤ CQ         ├─ one mistake, one fault
+//!           (lanes.rs, shared.rs)           ├─ one mistake, one fault
 //!  pool:    holds a connection, fits an MR, │
 //!           fits the free huge pages        ┘
 //! ```
@@ -11,21 +11,21 @@
 //!
 //! Imports limits, types, the memory policy, parse, value, host, error. Imported by parse.
 
+mod lanes;
 mod shared;
 
 use super::error::{At, ConfigErrors, Faults};
 use super::host::{Host, ranges};
 use super::parse::{Config, Receives, WorkerText};
-use super::plan::{ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, WorkerPlan};
+use super::plan::{ConnectionPlan, ControlPlan, Plan, PoolPlan, WorkerPlan};
 use super::value::Field;
 use super::{
     CONNECT_TIMEOUT_MS_DEFAULT, DRAIN_DEADLINE_MS_DEFAULT, RESOLVE_TIMEOUT_MS_DEFAULT,
     RETRY_COUNT_MAX,
 };
 use crate::limits::{
-    CONNECTIONS_DEFAULT, CONNECTIONS_MAX, CQ_DEPTH_DEFAULT_MAX, DEVICE_SHARE_PERCENT,
-    INLINE_DEFAULT_BYTES, LANES_MAX, POOL_SLOTS_DEFAULT, POOL_SLOTS_MAX, RECV_DEPTH_DEFAULT,
-    SEND_DEPTH_DEFAULT, SLOT_BYTES_DEFAULT, SLOT_BYTES_MAX,
+    DEVICE_SHARE_PERCENT, LANES_MAX, POOL_SLOTS_DEFAULT, POOL_SLOTS_MAX, SLOT_BYTES_DEFAULT,
+    SLOT_BYTES_MAX,
 };
 use crate::memory::HugepagePolicy;
 use crate::types::{CoreId, DeviceLimits, IdlePolicy};
@@ -375,179 +375,6 @@ impl<'c> Check<'c> {
             idle: worker.idle.get().unwrap_or(IdlePolicy::Spin),
             lanes,
         }
-    }
-
-    /// `None` if there is a fault.
-    fn lane(&mut self, device: &DeviceLimits, share: Share) -> Option<LanePlan> {
-        let queues = &self.config.queues;
-        let cq_room = self.cq_room(device);
-
-        // Defaults leave room for the other queue.
-        let room = cq_room.unwrap_or(u32::MAX);
-        let room_beside = |other: &Field<u32>| {
-            other
-                .get()
-                .map_or(room / 2, |other| room.saturating_sub(other))
-        };
-        let slots = self.config.pool.slots.or(POOL_SLOTS_DEFAULT);
-        let send_default = SEND_DEPTH_DEFAULT.min(room_beside(&queues.recv_depth));
-        let recv_default = RECV_DEPTH_DEFAULT
-            .min(room_beside(&queues.send_depth))
-            .min(slots.map_or(u32::MAX, |slots| slots - 1));
-        let send = self.depth(
-            "[queues] send_depth",
-            &queues.send_depth,
-            device,
-            send_default,
-        );
-        let recv = self.depth(
-            "[queues] recv_depth",
-            &queues.recv_depth,
-            device,
-            recv_default,
-        );
-        let (cq_room, send, recv) = (cq_room?, send?, recv?);
-
-        let fit = cq_room / (send + recv);
-        let default = CONNECTIONS_DEFAULT
-            .min(fit)
-            .min(device.qp_max / share.workers)
-            .min(CONNECTIONS_MAX / share.lanes)
-            .max(1);
-        let connections = queues.connections_max.or(default)?;
-        self.connections_fit(device, share, connections)?;
-
-        let need = u64::from(connections) * (u64::from(send) + u64::from(recv));
-        let cq_depth = match u32::try_from(need) {
-            Ok(need) if need <= cq_room => {
-                let rounded = need.checked_next_power_of_two();
-                queues
-                    .cq_depth
-                    .get()
-                    .or(rounded.filter(|&depth| depth <= cq_room))
-                    .unwrap_or(need)
-            }
-            Ok(_) | Err(_) => {
-                let (place, at) = self.blame(&[
-                    (
-                        "[queues] connections_max",
-                        &queues.connections_max,
-                        connections,
-                    ),
-                    ("[queues] cq_depth", &queues.cq_depth, cq_room),
-                    ("[queues] send_depth", &queues.send_depth, send),
-                    ("[queues] recv_depth", &queues.recv_depth, recv),
-                ]);
-                self.faults.push(&at, place, || {
-                    let depth = if matches!(queues.cq_depth, Field::Absent) {
-                        format!("the CQ's {cq_room} that {} has by default", device.name)
-                    } else {
-                        format!("the cq_depth of {cq_room}")
-                    };
-                    let fits = if fit == 0 {
-                        format!("at most {cq_room} for send_depth + recv_depth")
-                    } else {
-                        format!("at most {fit} connections")
-                    };
-                    let deeper = if need <= u64::from(device.cq_depth_max) {
-                        format!(", or cq_depth = {need}")
-                    } else {
-                        format!("; {} has CQs up to {}", device.name, device.cq_depth_max)
-                    };
-                    format!(
-                        "{connections} connections × (send_depth {send} + recv_depth {recv}) = \
-                         {need} completions, above {depth}; {fits}{deeper}"
-                    )
-                });
-                return None;
-            }
-        };
-        Some(LanePlan {
-            device: device.name.clone(),
-            cq_depth,
-            send_depth: send,
-            recv_depth: recv,
-            shared_recv_depth: 0,
-            inline_bytes: self.inline_bytes(),
-            connections_max: connections,
-        })
-    }
-
-    fn inline_bytes(&self) -> u32 {
-        let given = self.config.queues.inline_bytes.get();
-        given.unwrap_or(INLINE_DEFAULT_BYTES)
-    }
-
-    /// Entries that the CQ has, or may have by default.
-    fn cq_room(&mut self, device: &DeviceLimits) -> Option<u32> {
-        match &self.config.queues.cq_depth {
-            Field::Bad => None,
-            Field::Absent => Some(part(device.cq_depth_max).min(CQ_DEPTH_DEFAULT_MAX)),
-            Field::Given { value, .. } if *value <= device.cq_depth_max => Some(*value),
-            Field::Given { at, .. } => {
-                self.faults.push(at, "[queues] cq_depth", || {
-                    format!(
-                        "at most {}, the depth of a CQ on {} (`ibv_devinfo -v -d {}`)",
-                        device.cq_depth_max, device.name, device.name
-                    )
-                });
-                None
-            }
-        }
-    }
-
-    fn depth(
-        &mut self,
-        place: &'static str,
-        field: &Field<u32>,
-        device: &DeviceLimits,
-        default: u32,
-    ) -> Option<u32> {
-        let value = field.or(default.min(part(device.qp_depth_max)).max(1))?;
-        if value <= device.qp_depth_max {
-            return Some(value);
-        }
-        let (place, at) = self.blame(&[(place, field, value)]);
-        self.faults.push(&at, place, || {
-            format!(
-                "at most {}, the depth of a queue on {} (`ibv_devinfo -v -d {}`)",
-                device.qp_depth_max, device.name, device.name
-            )
-        });
-        None
-    }
-
-    /// The device has the QPs, and the worker the numbers for them.
-    fn connections_fit(
-        &mut self,
-        device: &DeviceLimits,
-        share: Share,
-        connections: u32,
-    ) -> Option<()> {
-        let Share { lanes, workers } = share;
-        let on_worker = u64::from(connections) * u64::from(lanes);
-        let on_device = u64::from(connections) * u64::from(workers);
-        let allowed = if on_worker > u64::from(CONNECTIONS_MAX) {
-            format!(
-                "at most {}: {lanes} devices make {on_worker} connections of one worker, which \
-                 has at most {CONNECTIONS_MAX}",
-                CONNECTIONS_MAX / lanes
-            )
-        } else if on_device > u64::from(device.qp_max) {
-            format!(
-                "at most {}: {workers} workers make {on_device} connections on {}, which has {} \
-                 QPs",
-                device.qp_max / workers,
-                device.name,
-                device.qp_max
-            )
-        } else {
-            return Some(());
-        };
-        let field = &self.config.queues.connections_max;
-        let (place, at) = self.blame(&[("[queues] connections_max", field, connections)]);
-        self.faults.push(&at, place, || allowed);
-        None
     }
 
     /// The first of these keys that the file has; if none, the first with its default.

@@ -1,5 +1,4 @@
-//! Receives that the connections of a lane share: the queue, the shares, and the CQ and pool that they
-//! need.
+//! Receives that the connections of a lane share: the queue, the shares, and the pool that they need.
 //!
 //! ```text
 //!  connections_max × SHARED_RECV_SHARE_MIN ≤ shared_recv_depth ≤ device
@@ -7,13 +6,12 @@
 //!  devices × shared_recv_depth < [pool] slots
 //! ```
 
+use super::lanes::Load;
 use super::{Check, Share, part};
 use crate::config::parse::Receives;
 use crate::config::plan::LanePlan;
-use crate::config::value::Field;
 use crate::limits::{
-    CONNECTIONS_DEFAULT, CONNECTIONS_MAX, POOL_SLOTS_DEFAULT, SEND_DEPTH_DEFAULT,
-    SHARED_RECV_DEPTH_DEFAULT, SHARED_RECV_SHARE_MIN,
+    POOL_SLOTS_DEFAULT, SEND_DEPTH_DEFAULT, SHARED_RECV_DEPTH_DEFAULT, SHARED_RECV_SHARE_MIN,
 };
 use crate::types::DeviceLimits;
 
@@ -58,30 +56,17 @@ impl Check<'_> {
         );
         let (cq_room, depth, send) = (cq_room?, depth?, send?);
 
-        let fit = cq_room.saturating_sub(depth) / send;
-        let default = CONNECTIONS_DEFAULT
-            .min(fit)
-            .min(depth / SHARED_RECV_SHARE_MIN)
-            .min(device.qp_max / share.workers)
-            .min(CONNECTIONS_MAX / share.lanes)
-            .max(1);
-        let connections = queues.connections_max.or(default)?;
-        self.connections_fit(device, share, connections)?;
-        self.shares_suffice(connections, depth)?;
-        let need = u64::from(connections) * u64::from(send) + u64::from(depth);
-        let cq_depth = u32::try_from(need).ok().filter(|need| *need <= cq_room);
-        let Some(need) = cq_depth else {
-            self.cq_too_small(device, (connections, send, depth), (cq_room, fit));
-            return None;
+        let load = Load {
+            send,
+            receives: Receives::Shared,
+            recv: depth,
         };
-        let rounded = need.checked_next_power_of_two();
+        let most = load.fit(cq_room).min(depth / SHARED_RECV_SHARE_MIN);
+        let connections = self.connections(device, share, most)?;
+        self.shares_suffice(connections, depth)?;
         Some(LanePlan {
             device: device.name.clone(),
-            cq_depth: queues
-                .cq_depth
-                .get()
-                .or(rounded.filter(|&depth| depth <= cq_room))
-                .unwrap_or(need),
+            cq_depth: self.cq_depth(device, cq_room, &load, connections)?,
             send_depth: send,
             recv_depth: depth / connections,
             shared_recv_depth: depth,
@@ -167,45 +152,5 @@ impl Check<'_> {
             )
         });
         None
-    }
-
-    fn cq_too_small(
-        &mut self,
-        device: &DeviceLimits,
-        (connections, send, depth): (u32, u32, u32),
-        (cq_room, fit): (u32, u32),
-    ) {
-        let queues = &self.config.queues;
-        let need = u64::from(connections) * u64::from(send) + u64::from(depth);
-        let (place, at) = self.blame(&[
-            (
-                "[queues] connections_max",
-                &queues.connections_max,
-                connections,
-            ),
-            ("[queues] cq_depth", &queues.cq_depth, cq_room),
-            ("[queues] send_depth", &queues.send_depth, send),
-            (
-                "[queues] shared_recv_depth",
-                &queues.shared_recv_depth,
-                depth,
-            ),
-        ]);
-        self.faults.push(&at, place, || {
-            let cq = if matches!(queues.cq_depth, Field::Absent) {
-                format!("the CQ's {cq_room} that {} has by default", device.name)
-            } else {
-                format!("the cq_depth of {cq_room}")
-            };
-            let deeper = if need <= u64::from(device.cq_depth_max) {
-                format!(", or cq_depth = {need}")
-            } else {
-                format!("; {} has CQs up to {}", device.name, device.cq_depth_max)
-            };
-            format!(
-                "{connections} connections × send_depth {send} + shared_recv_depth {depth} = {need} \
-                 completions, above {cq}; at most {fit} connections{deeper}"
-            )
-        });
     }
 }
