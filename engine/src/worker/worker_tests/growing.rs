@@ -179,3 +179,28 @@ fn a_shared_queue_takes_new_slots_too() {
     let with_nic = b.toy.shared_outstanding(0);
     assert_eq!(b.free() as usize + with_nic, 48);
 }
+
+#[test]
+fn nobody_is_promised_a_share_of_receives_that_were_never_posted() {
+    let mut b = Bench::new(Size {
+        shared_recv_depth: 24,
+        slots: 20,
+        slots_max: 96,
+        ..SMALL
+    });
+    assert_eq!(b.toy.shared_outstanding(0), 20, "four short");
+    let (refused, _) = b.hand_over(0, 0, Role::Active);
+    let answers = b.turn_answers();
+    assert!(
+        answers.contains(&Answer::Refused(refused)),
+        "every share could be used at once: {answers:?}"
+    );
+    b.destroy_qp(refused);
+    let chunk = b.chunk();
+    b.tell(Command::Grow(chunk));
+    b.turn();
+    assert_eq!(b.toy.shared_outstanding(0), 24);
+    b.answers();
+    let (conn, qp) = b.up(0);
+    b.end(conn, qp);
+}
