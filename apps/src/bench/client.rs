@@ -142,6 +142,16 @@ impl Client {
         }
     }
 
+    #[inline(never)]
+    fn other_message(&mut self, io: &mut Io<'_>, conn: ConnId, message: Message) {
+        let step = match &mut self.run {
+            Run::Stream(stream) => stream.message(&message),
+            Run::Greeting => self.answered(io, conn, message),
+            Run::Latency(_) | Run::Over => return,
+        };
+        self.settle(io, conn, step);
+    }
+
     /// Ends when a step says so.
     #[inline]
     fn settle(&mut self, io: &mut Io<'_>, conn: ConnId, step: Result<Progress, String>) {
@@ -190,13 +200,12 @@ impl Service for Client {
     }
 
     fn message(&mut self, io: &mut Io<'_>, conn: ConnId, message: Message) {
-        let step = match &mut self.run {
-            Run::Latency(latency) => latency.message(io, conn, message),
-            Run::Stream(stream) => stream.message(&message),
-            Run::Greeting => self.answered(io, conn, message),
-            Run::Over => return,
-        };
-        self.settle(io, conn, step);
+        // First and by itself: it is the time to the next post that is measured.
+        if let Run::Latency(latency) = &mut self.run {
+            let step = latency.message(io, conn, message);
+            return self.settle(io, conn, step);
+        }
+        self.other_message(io, conn, message);
     }
 
     fn completed(&mut self, io: &mut Io<'_>, conn: ConnId, completed: Completed) {

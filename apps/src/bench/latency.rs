@@ -13,7 +13,7 @@ use crate::writes::WritePair;
 use spinwire::memory::Buffer;
 use spinwire::sys::clock::Clock;
 use spinwire::types::Nanos;
-use spinwire::worker::{Completed, ConnId, Io, Message, Outcome, Token};
+use spinwire::worker::{Completed, ConnId, Io, Message, Outcome, PostError, Token};
 
 /// What an exchange waits for.
 pub(super) enum Awaits {
@@ -30,6 +30,11 @@ pub(super) enum Progress {
 }
 
 type Step = Result<Progress, String>;
+
+#[cold]
+fn not_taken(reason: PostError) -> String {
+    format!("an operation was not taken: {reason}")
+}
 
 pub(super) struct Latency {
     job: Job,
@@ -76,16 +81,20 @@ impl Latency {
         self.post(io, conn, Some(buffer))
     }
 
+    #[inline(always)]
     pub(super) fn message(&mut self, io: &mut Io<'_>, conn: ConnId, message: Message) -> Step {
         let now = self.clock.now();
         let buffer = message.into_buffer();
         if !matches!(self.awaits, Awaits::Message) || buffer.len_bytes() != self.job.size {
-            let (sent, got) = (self.job.size, buffer.len_bytes());
-            return Err(format!(
-                "{sent} bytes sent, {got} came back: is the peer `spinwire serve`?"
-            ));
+            return Err(self.strange(buffer.len_bytes()));
         }
         self.exchanged(io, conn, now, Some(buffer))
+    }
+
+    #[cold]
+    fn strange(&self, got: u32) -> String {
+        let sent = self.job.size;
+        format!("{sent} bytes sent, {got} came back: is the peer `spinwire serve`?")
     }
 
     pub(super) fn completed(
@@ -123,6 +132,7 @@ impl Latency {
         None
     }
 
+    #[inline(always)]
     fn exchanged(
         &mut self,
         io: &mut Io<'_>,
@@ -144,6 +154,7 @@ impl Latency {
         self.post(io, conn, buffer)
     }
 
+    #[inline(always)]
     fn post(&mut self, io: &mut Io<'_>, conn: ConnId, buffer: Option<Buffer>) -> Step {
         let posted = match (&mut self.awaits, buffer) {
             (Awaits::Message, Some(buffer)) => io
@@ -155,7 +166,7 @@ impl Latency {
         };
         match posted {
             Ok(()) => Ok(Progress::Going),
-            Err(reason) => Err(format!("an operation was not taken: {reason}")),
+            Err(reason) => Err(not_taken(reason)),
         }
     }
 

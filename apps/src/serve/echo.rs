@@ -12,6 +12,7 @@ pub(super) struct Echo {
 }
 
 impl Echo {
+    #[inline]
     fn answer(&mut self, io: &mut Io<'_>, conn: ConnId, buffer: Buffer) {
         if let Err(rejected) = io.send(conn, buffer, Token::default()) {
             // Otherwise the peer is gone, and with it whoever wanted the answer.
@@ -23,6 +24,7 @@ impl Echo {
 }
 
 impl Service for Echo {
+    #[inline]
     fn message(&mut self, io: &mut Io<'_>, conn: ConnId, message: Message) {
         if self.waiting.is_empty() {
             self.answer(io, conn, message.into_buffer());

@@ -142,6 +142,24 @@ impl Server {
     }
 }
 
+impl Server {
+    #[inline(never)]
+    fn other_message(&mut self, io: &mut Io<'_>, conn: ConnId, message: Message) {
+        let Some(at) = self.sessions.iter().position(|(of, _)| *of == conn) else {
+            return;
+        };
+        match self.sessions[at].1 {
+            Session::Greeted(op) => self.greet(io, conn, at, op, message),
+            // Dropped: the buffer is for the next receive.
+            Session::Sink(_)
+            | Session::Pong(_)
+            | Session::Memory { .. }
+            | Session::Refused
+            | Session::Echo => {}
+        }
+    }
+}
+
 impl Service for Server {
     fn connected(&mut self, _: &mut Io<'_>, conn: ConnId, peer: &Peer) {
         if let Some(op) = Op::marked(&peer.private_data) {
@@ -150,19 +168,13 @@ impl Service for Server {
     }
 
     fn message(&mut self, io: &mut Io<'_>, conn: ConnId, message: Message) {
-        let at = self.sessions.iter().position(|(of, _)| *of == conn);
-        match at.map(|at| (at, &self.sessions[at].1)) {
-            None | Some((_, Session::Echo)) => self.echo.message(io, conn, message),
-            Some((at, Session::Greeted(op))) => {
-                let op = *op;
-                self.greet(io, conn, at, op, message);
-            }
-            // Dropped: the buffer is for the next receive.
-            Some((
-                _,
-                Session::Sink(_) | Session::Pong(_) | Session::Memory { .. } | Session::Refused,
-            )) => {}
+        let mut sessions = self.sessions.iter();
+        let session = sessions.find(|(of, _)| *of == conn).map(|(_, s)| s);
+        // By itself: whoever measures the time of an answer waits for it.
+        if let None | Some(Session::Echo) = session {
+            return self.echo.message(io, conn, message);
         }
+        self.other_message(io, conn, message);
     }
 
     fn completed(&mut self, io: &mut Io<'_>, conn: ConnId, completed: Completed) {

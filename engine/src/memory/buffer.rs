@@ -17,11 +17,10 @@
     reason = "forms a slice over the slot that the buffer owns"
 )]
 
-use super::pool::Slots;
+use super::pool::SlotsRef;
 use crate::types::Lkey;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::rc::Rc;
 use std::slice;
 
 /// More bytes than a slot has.
@@ -62,7 +61,7 @@ pub struct TooLong {
 /// ```
 #[must_use = "dropping a buffer gives its slot back"]
 pub struct Buffer {
-    pool: Rc<Slots>,
+    pool: SlotsRef,
     slot: u32,
     /// At most `pool.slot_bytes()`.
     len: u32,
@@ -71,7 +70,7 @@ pub struct Buffer {
 impl Buffer {
     /// The caller took `slot` from the free list.
     #[inline]
-    pub(super) fn new(pool: Rc<Slots>, slot: u32) -> Self {
+    pub(super) fn new(pool: SlotsRef, slot: u32) -> Self {
         Self { pool, slot, len: 0 }
     }
 
@@ -79,14 +78,18 @@ impl Buffer {
     #[inline]
     #[must_use]
     pub fn addr(&self) -> u64 {
-        self.pool.address(self.slot).as_ptr().expose_provenance() as u64
+        self.pool
+            .get()
+            .address(self.slot)
+            .as_ptr()
+            .expose_provenance() as u64
     }
 
     /// Key for a device of lane `lane`, where it is not the key of the pool's first region.
     #[cold]
     #[inline(never)]
     pub(crate) fn lkey(&self, lane: usize) -> Option<Lkey> {
-        self.pool.lkey(self.slot, lane)
+        self.pool.get().lkey(self.slot, lane)
     }
 
     /// Number of the slot in its pool.
@@ -107,7 +110,7 @@ impl Buffer {
     #[inline]
     #[must_use]
     pub fn capacity(&self) -> u32 {
-        self.pool.slot_bytes()
+        self.pool.get().slot_bytes()
     }
 
     /// Says how many of the slot's bytes count. Bytes that become visible by this hold what was
@@ -118,8 +121,12 @@ impl Buffer {
     /// [`TooLong`] above [`capacity`](Self::capacity); the length stays as it was.
     #[inline]
     pub fn set_len(&mut self, len_bytes: u32) -> Result<(), TooLong> {
-        if len_bytes > self.capacity() {
-            return Err(self.too_long(len_bytes as usize));
+        let capacity = self.capacity();
+        if len_bytes > capacity {
+            return Err(TooLong {
+                asked: len_bytes as usize,
+                capacity,
+            });
         }
         self.len = len_bytes;
         Ok(())
@@ -132,18 +139,13 @@ impl Buffer {
     /// [`TooLong`] if they do not fit; the contents stay as they were.
     #[inline]
     pub fn copy_from(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
-        let len = u32::try_from(bytes.len()).map_err(|_| self.too_long(bytes.len()))?;
-        self.set_len(len)?;
+        let too_long = TooLong {
+            asked: bytes.len(),
+            capacity: self.capacity(),
+        };
+        self.set_len(u32::try_from(bytes.len()).map_err(|_| too_long)?)?;
         self.copy_from_slice(bytes);
         Ok(())
-    }
-
-    #[cold]
-    fn too_long(&self, asked: usize) -> TooLong {
-        TooLong {
-            asked,
-            capacity: self.capacity(),
-        }
     }
 }
 
@@ -152,10 +154,10 @@ impl Deref for Buffer {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        let first = self.pool.address(self.slot).as_ptr().cast_const();
+        let first = self.pool.get().address(self.slot).as_ptr().cast_const();
         // SAFETY: `from_raw_parts` requires, in turn,
         // - memory valid for reading `len` bytes, in one mapping: `len <= slot_bytes`, the slot lies in
-        //   the region, and the region lives as long as `self.pool`;
+        //   the region, and the region lives as long as a slot is out;
         // - initialised bytes: the kernel zeroed them all, and only bytes were written since;
         // - no writer while the slice lives: the slot left the free list once and comes back in our
         //   `Drop`, the region has no other pool (`Region::claim`), and while a NIC may write the
@@ -167,7 +169,7 @@ impl Deref for Buffer {
 impl DerefMut for Buffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        let first = self.pool.address(self.slot).as_ptr();
+        let first = self.pool.get().address(self.slot).as_ptr();
         // SAFETY: `from_raw_parts_mut` requires what `deref` proves, with writing for reading, and
         // no reader while the slice lives: we hold `&mut self`, and a NIC that reads the slot does so
         // while the in-flight table holds this handle.

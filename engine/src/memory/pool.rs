@@ -9,12 +9,15 @@
 //! A pool that grows takes further regions behind the first, whose slots are numbered on: an address is
 //! always base + slot × bytes. Only the key depends on the region: a slot of the first has the lane's
 //! own, and the others say theirs.
-//! Owns the free list; the slots in use belong to their [`Buffer`]s. One thread: `Rc` and `Cell`, so
-//! no lock and no atomic. Allocates at creation and never again; a full pool answers [`Exhausted`].
+//! Owns the free list; the slots in use belong to their [`Buffer`]s, whose count is what the list lacks:
+//! no other count is kept of them. One thread: `Rc` and `Cell`, so no lock and no atomic. Allocates at creation and never again; a full pool answers [`Exhausted`].
 //! Imports region, limits. Imported by worker and fabric.
 
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
-#![allow(unsafe_code, reason = "computes the address of a slot in a region")]
+#![allow(
+    unsafe_code,
+    reason = "computes the address of a slot in a region, and frees the list of slots with the last"
+)]
 
 use super::buffer::Buffer;
 use super::region::Region;
@@ -78,7 +81,15 @@ pub enum PoolError {
 /// send::<spinwire::memory::Pool>();
 /// ```
 #[derive(Clone)]
-pub struct Pool(pub(super) Rc<Slots>);
+pub struct Pool(Rc<Owner>);
+
+/// All handles of a pool. When they are gone, the slots that are out keep the rest.
+struct Owner(SlotsRef);
+
+/// What a buffer has of its pool. The slots outlive it: they are freed when the handles are gone and
+/// every slot is back, and it is out until it is given back.
+#[derive(Clone, Copy)]
+pub(super) struct SlotsRef(NonNull<Slots>);
 
 /// A region that a pool has grown by.
 struct Chunk {
@@ -107,6 +118,8 @@ pub(super) struct Slots {
     depth: Cell<u32>,
     low_water: Cell<u32>,
     exhausted: Cell<u64>,
+    /// No handle is left.
+    abandoned: Cell<bool>,
 }
 
 impl Pool {
@@ -157,7 +170,7 @@ impl Pool {
         if !region.claim() {
             return Err(PoolError::RegionInUse);
         }
-        Ok(Self(Rc::new(Slots {
+        let slots = Box::new(Slots {
             base: region.base(),
             region,
             slot_bytes,
@@ -176,7 +189,16 @@ impl Pool {
             depth: Cell::new(slots),
             low_water: Cell::new(slots),
             exhausted: Cell::new(0),
-        })))
+            abandoned: Cell::new(false),
+        });
+        Ok(Self(Rc::new(Owner(SlotsRef(NonNull::from(Box::leak(
+            slots,
+        )))))))
+    }
+
+    #[inline]
+    fn all(&self) -> &Slots {
+        self.0.0.get()
     }
 
     /// Takes a further region of the first one's [`Growth`](super::Growth), that follows those that are
@@ -187,7 +209,7 @@ impl Pool {
     ///
     /// [`PoolError::NotAChunk`], [`PoolError::RegionInUse`].
     pub fn grow(&self, region: Arc<Region>, lkeys: &[Lkey]) -> Result<u32, PoolError> {
-        let slots = &*self.0;
+        let slots = self.all();
         let mut chunks = slots.chunks.borrow_mut();
         let (end_before, follows) = match chunks.last() {
             Some(last) => (last.end, last.region.is_continued_by(&region)),
@@ -233,56 +255,56 @@ impl Pool {
     /// [`Exhausted`] when every slot is in use.
     #[inline]
     pub fn alloc(&self) -> Result<Buffer, Exhausted> {
-        let slot = self.0.take()?;
-        Ok(Buffer::new(Rc::clone(&self.0), slot))
+        let slot = self.all().take()?;
+        Ok(Buffer::new(self.0.0, slot))
     }
 
     /// Bytes of one slot.
     #[must_use]
     pub fn slot_bytes(&self) -> u32 {
-        self.0.slot_bytes
+        self.all().slot_bytes
     }
 
     /// Slots, free and in use.
     #[must_use]
     pub fn slots(&self) -> u32 {
-        self.0.count()
+        self.all().count()
     }
 
     /// Whether [`Pool::grow`] can be of use.
     #[must_use]
     pub fn is_growable(&self) -> bool {
-        self.0.chunks.borrow().capacity() > 0
+        self.all().chunks.borrow().capacity() > 0
     }
 
     /// Whether there are slots with keys of their own.
     #[inline]
     pub(crate) fn has_grown(&self) -> bool {
-        self.0.first_slots < self.0.count.get()
+        self.all().first_slots < self.all().count.get()
     }
 
     /// Slots that are free now.
     #[must_use]
     pub fn free(&self) -> u32 {
-        self.0.depth.get()
+        self.all().depth.get()
     }
 
     /// The fewest slots that were ever free.
     #[must_use]
     pub fn low_water(&self) -> u32 {
-        self.0.low_water.get()
+        self.all().low_water.get()
     }
 
     /// How often [`alloc`](Self::alloc) found nothing.
     #[must_use]
     pub fn exhausted_count(&self) -> u64 {
-        self.0.exhausted.get()
+        self.all().exhausted.get()
     }
 
     /// The region that the slots are in, to be registered.
     #[must_use]
     pub fn region(&self) -> &Arc<Region> {
-        &self.0.region
+        &self.all().region
     }
 }
 
@@ -298,15 +320,6 @@ impl Slots {
             self.low_water.set(top);
         }
         Ok(self.free[top as usize].get())
-    }
-
-    /// Called once for each slot taken, by the `Drop` of its buffer.
-    #[inline]
-    pub(super) fn give_back(&self, slot: u32) {
-        debug_assert!((slot as usize) < self.free.len());
-        let depth = self.depth.get();
-        self.free[depth as usize].set(slot);
-        self.depth.set(depth + 1);
     }
 
     #[inline]
@@ -339,6 +352,50 @@ impl Slots {
         let chunk = chunks.iter().find(|chunk| slot < chunk.end);
         debug_assert!(chunk.is_some());
         chunk?.lkeys.get(lane).copied()
+    }
+}
+
+impl SlotsRef {
+    #[inline]
+    pub(super) fn get(&self) -> &Slots {
+        // SAFETY: `as_ref` requires a live, initialised value that nobody has `&mut` to: it came out of a
+        // box and is only shared since. It goes back to one in `free` alone, which is called when no handle
+        // is left and every slot is back, so neither an `Owner` nor a `Buffer` is there to call this.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Called once for each slot taken, by the `Drop` of its buffer.
+    #[inline]
+    pub(super) fn give_back(self, slot: u32) {
+        let slots = self.get();
+        debug_assert!((slot as usize) < slots.free.len());
+        let depth = slots.depth.get();
+        slots.free[depth as usize].set(slot);
+        slots.depth.set(depth + 1);
+        if slots.abandoned.get() {
+            self.free_if_whole();
+        }
+    }
+
+    /// No handle is left: frees all, if this was the last slot that was out.
+    #[cold]
+    #[inline(never)]
+    fn free_if_whole(self) {
+        let slots = self.get();
+        if slots.depth.get() < slots.count() {
+            return;
+        }
+        // SAFETY: `from_raw` requires a pointer that came out of such a box, which `Pool::growable` leaked,
+        // and that it is done once: no slot is out and no handle is left, so nothing is that could call this
+        // again, and nothing else uses the value.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.get().abandoned.set(true);
+        self.0.free_if_whole();
     }
 }
 

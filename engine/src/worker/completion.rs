@@ -11,43 +11,34 @@ use crate::memory::Buffer;
 /// What completions brought in.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Received {
-    pub(super) messages: u64,
+    pub(super) messages: u32,
     pub(super) bytes: u64,
 }
 
-/// The message that a receive brought. `None`: the NIC says that it wrote past the buffer, so nothing in
-/// it can be trusted.
-#[inline(always)]
-pub(super) fn message_of<W: WorkCompletion>(
-    c: &mut Connection,
-    mut buffer: Buffer,
-    wc: &W,
-) -> Option<Message> {
-    let note = wc.note();
-    if note != Note::None {
-        return message_beside(c, note, buffer, wc);
+impl Received {
+    #[inline]
+    fn count(&mut self, bytes: u32) {
+        self.messages += 1;
+        self.bytes += u64::from(bytes);
     }
-    buffer.set_len(wc.byte_len()).ok()?;
-    Some(Message::new(buffer, note, None))
 }
 
-/// One with something beside its bytes. A WRITE with immediate left the buffer as it was, and tells how
-/// much it wrote elsewhere.
-#[cold]
-fn message_beside<W: WorkCompletion>(
+/// The message that a receive brought. A WRITE with immediate left the buffer as it was, and tells
+/// how much it wrote elsewhere. `None`: the NIC says that it wrote past the buffer, so nothing in it can be
+/// trusted.
+fn message_of<W: WorkCompletion>(
     c: &mut Connection,
-    note: Note,
     mut buffer: Buffer,
     wc: &W,
 ) -> Option<Message> {
-    let note = match note {
+    let note = match wc.note() {
         Note::Invalidated(rkey) => c.windows.invalidated(rkey),
         note => note,
     };
     let written = (wc.opcode() == WcOpcode::RecvWriteImm).then(|| wc.byte_len());
     let len = if written.is_some() { 0 } else { wc.byte_len() };
     buffer.set_len(len).ok()?;
-    Some(Message::new(buffer, note, written))
+    Some(Message::noted(buffer, note, written))
 }
 
 impl<F: Fabric, S: Service> Worker<F, S> {
@@ -108,26 +99,52 @@ impl<F: Fabric, S: Service> Worker<F, S> {
         let Some(buffer) = c.recvs.take(slot) else {
             return;
         };
-        let Some(message) = message_of(c, buffer, wc) else {
-            return self.failed(index, WcStatus::LocalLength);
-        };
-        received.messages += 1;
-        received.bytes += u64::from(wc.byte_len());
         if c.recvs.vacant() >= c.recvs.batch() {
             self.repost_due = true;
             self.repost_first |= c.recvs.vacant() >= c.recvs.half();
         }
-        if !c.hungry && c.phase.is_up() {
+        if !c.hungry {
             c.hungry = true;
             self.hungry.push(index);
         }
-        self.deliver(index, message);
+        self.deliver(index, buffer, wc, received);
     }
 
-    /// Gives a message to the service, which knows the connection in all but rare cases.
+    /// Gives what a receive brought to the service, which knows the connection in all but rare cases.
     #[inline(always)]
-    pub(super) fn deliver(&mut self, index: u16, message: Message) {
+    pub(super) fn deliver(
+        &mut self,
+        index: u16,
+        mut buffer: Buffer,
+        wc: &<F::Lane as Lane>::Wc,
+        received: &mut Received,
+    ) {
         let c = self.core.table.at(index);
+        let len = wc.byte_len();
+        // Where both are as they nearly always are, a message is made of what registers hold.
+        if wc.note() != Note::None || !c.announced || buffer.set_len(len).is_err() {
+            return self.deliver_rare(index, buffer, wc, received);
+        }
+        received.count(len);
+        let conn = c.id;
+        let io = &mut Io::new(&mut self.core);
+        self.service.message(io, conn, Message::plain(buffer));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn deliver_rare(
+        &mut self,
+        index: u16,
+        buffer: Buffer,
+        wc: &<F::Lane as Lane>::Wc,
+        received: &mut Received,
+    ) {
+        let c = self.core.table.at(index);
+        let Some(message) = message_of(c, buffer, wc) else {
+            return self.failed(index, WcStatus::LocalLength);
+        };
+        received.count(wc.byte_len());
         if !c.announced {
             return self.came_early(index, message);
         }

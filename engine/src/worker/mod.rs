@@ -65,6 +65,7 @@ use sinks::Sinks;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+type Wcs<F> = Box<[<<F as Fabric>::Lane as Lane>::Wc; POLL_BATCH_MAX]>;
 type RegistrationOf<F> = <<F as Fabric>::Device as Registrar>::Registration;
 
 /// A lane as control prepared it.
@@ -127,7 +128,8 @@ struct LaneState<F: Fabric> {
     connections: u32,
     /// Completions in `wcs` that wait to be served.
     polled: usize,
-    wcs: Box<[<F::Lane as Lane>::Wc]>,
+    /// `None` while they are served.
+    wcs: Option<Wcs<F>>,
     registration: Option<RegistrationOf<F>>,
     /// Receives shared by its connections. Behind the lane, so that buffers go back when the queue is
     /// gone.
@@ -141,9 +143,9 @@ impl<F: Fabric> LaneState<F> {
     fn poll(&mut self) -> usize {
         if self.polled == 0
             && self.connections > 0
-            && let Some(lane) = &mut self.lane
+            && let (Some(lane), Some(wcs)) = (&mut self.lane, &mut self.wcs)
         {
-            let n = lane.poll(&mut self.wcs);
+            let n = lane.poll(&mut **wcs);
             if n > 0 {
                 self.polled = n;
             }
@@ -220,7 +222,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
                 lkey: l.registration.lkey(),
                 connections: 0,
                 polled: 0,
-                wcs: vec![F::Lane::blank(); POLL_BATCH_MAX].into_boxed_slice(),
+                wcs: Some(Box::new([F::Lane::blank(); POLL_BATCH_MAX])),
                 registration: Some(l.registration),
             });
         let (slot_bytes, grows) = (setup.pool.slot_bytes(), setup.pool.is_growable());

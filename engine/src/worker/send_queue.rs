@@ -223,6 +223,11 @@ impl SendQueue {
     pub(crate) fn chain(&mut self) -> (&[SendWr], &[MoreSges]) {
         let start = self.slot(self.posted);
         let waiting = self.tail.wrapping_sub(self.posted) as usize;
+        if waiting == 1 && self.specials == 0 {
+            let lone = &mut self.wrs[start];
+            lone.signalled = true;
+            return (std::slice::from_ref(lone), &[]);
+        }
         let mut n = waiting.min(POST_CHAIN_MAX).min(self.wrs.len() - start);
         let mut more = 0;
         if self.specials > 0 {

@@ -11,14 +11,14 @@ use crate::fabric::{Note, PrivateData, WcStatus};
 use crate::flow::Lie;
 use crate::limits::LARGE_IN_FLIGHT_MAX;
 use crate::memory::{Buffer, Payload};
-use crate::types::Membership;
+use crate::types::{Membership, Rkey};
 use crate::wire::{HeaderError, Hello, Kind, LargeError, LargeId, OfferError};
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Deref;
 
 /// Names one connection for its whole life; never used again for another.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Eq, PartialOrd, Ord)]
 // One word in memory; see `ConnId::word`.
 #[repr(C, align(8))]
 pub struct ConnId {
@@ -32,6 +32,20 @@ impl ConnId {
     #[inline]
     pub(super) fn word(self) -> u64 {
         u64::from(self.worker) | u64::from(self.index) << 16 | u64::from(self.generation) << 32
+    }
+}
+
+impl PartialEq for ConnId {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.word() == other.word()
+    }
+}
+
+impl std::hash::Hash for ConnId {
+    #[inline]
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.word().hash(state);
     }
 }
 
@@ -96,17 +110,46 @@ impl Completed {
 #[derive(Debug)]
 pub struct Message {
     buffer: Buffer,
-    note: Note,
-    written: Option<u32>,
+    // Words rather than a `Note` and an `Option`: they are moved in fewer instructions.
+    beside: Beside,
+    word: u32,
+    written: u32,
+}
+
+/// What `word` and `written` of a message say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Imm,
+    Invalidated,
+    ImmOfWrite,
 }
 
 impl Message {
+    /// One with nothing beside its bytes.
     #[inline]
-    pub(super) fn new(buffer: Buffer, note: Note, written: Option<u32>) -> Self {
+    pub(super) fn plain(buffer: Buffer) -> Self {
         Self {
             buffer,
-            note,
-            written,
+            beside: Beside::Nothing,
+            word: 0,
+            written: 0,
+        }
+    }
+
+    /// One with a note, or that tells of `written` bytes of a WRITE.
+    pub(super) fn noted(buffer: Buffer, note: Note, written: Option<u32>) -> Self {
+        let (beside, word) = match (note, written) {
+            (Note::None, _) => (Beside::Nothing, 0),
+            (Note::Imm(imm), None) => (Beside::Imm, imm),
+            (Note::Imm(imm), Some(_)) => (Beside::ImmOfWrite, imm),
+            (Note::Invalidated(rkey), _) => (Beside::Invalidated, rkey.0),
+        };
+        Self {
+            buffer,
+            beside,
+            word,
+            written: written.unwrap_or(0),
         }
     }
 
@@ -114,7 +157,11 @@ impl Message {
     #[inline]
     #[must_use]
     pub fn note(&self) -> Note {
-        self.note
+        match self.beside {
+            Beside::Nothing => Note::None,
+            Beside::Imm | Beside::ImmOfWrite => Note::Imm(self.word),
+            Beside::Invalidated => Note::Invalidated(Rkey(self.word)),
+        }
     }
 
     /// The peer wrote so many bytes to memory that it was offered (WRITE with immediate), and this
@@ -122,10 +169,11 @@ impl Message {
     #[inline]
     #[must_use]
     pub fn written(&self) -> Option<u32> {
-        self.written
+        (self.beside == Beside::ImmOfWrite).then_some(self.written)
     }
 
     /// The buffer, to keep or to send on. Its length is the message's.
+    #[inline]
     pub fn into_buffer(self) -> Buffer {
         self.buffer
     }
@@ -133,6 +181,8 @@ impl Message {
 
 impl Deref for Message {
     type Target = [u8];
+
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.buffer
     }

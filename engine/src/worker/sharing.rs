@@ -9,11 +9,11 @@
 //! others: framed mode does not let it, raw mode cannot know.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use super::completion::{Received, message_of};
+use super::completion::Received;
 use super::turn::Repost;
 use super::wr_id::{index_of, shared_slot};
 use super::{CloseReason, Service, Worker};
-use crate::fabric::{Fabric, Lane, WcStatus, WorkCompletion};
+use crate::fabric::{Fabric, Lane, WorkCompletion};
 use crate::limits::POLL_BATCH_MAX;
 
 impl<F: Fabric, S: Service> Worker<F, S> {
@@ -48,13 +48,7 @@ impl<F: Fabric, S: Service> Worker<F, S> {
             drop(buffer);
             return self.failed(index, wc.status());
         }
-        let c = self.core.table.at(index);
-        let Some(message) = message_of(c, buffer, wc) else {
-            return self.failed(index, WcStatus::LocalLength);
-        };
-        received.messages += 1;
-        received.bytes += u64::from(wc.byte_len());
-        self.deliver(index, message);
+        self.deliver(index, buffer, wc, received);
     }
 
     /// Posts what is vacant of a lane's shared queue, for as long as the pool has slots.
