@@ -169,7 +169,7 @@ impl Table {
     #[inline]
     pub(crate) fn get(&mut self, id: ConnId) -> Option<&mut Connection> {
         let place = self.places.get_mut(usize::from(id.index))?;
-        (place.id == id && place.phase != Phase::Vacant).then_some(place)
+        (place.id.word() == id.word() && place.phase != Phase::Vacant).then_some(place)
     }
 
     /// The connection that `id` names, if the service may post on it.

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 
 /// Names one connection for its whole life; never used again for another.
-#[derive(Clone, Copy, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 // One word in memory; see `ConnId::word`.
 #[repr(C, align(8))]
 pub struct ConnId {
@@ -32,20 +32,6 @@ impl ConnId {
     #[inline]
     pub(super) fn word(self) -> u64 {
         u64::from(self.worker) | u64::from(self.index) << 16 | u64::from(self.generation) << 32
-    }
-}
-
-impl PartialEq for ConnId {
-    #[inline]
-    fn eq(&self, other: &Self) -> bool {
-        self.word() == other.word()
-    }
-}
-
-impl std::hash::Hash for ConnId {
-    #[inline]
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.word().hash(state);
     }
 }
 
