@@ -140,22 +140,15 @@ impl Server {
             io.close(conn);
         }
     }
-}
 
-impl Server {
     #[inline(never)]
     fn other_message(&mut self, io: &mut Io<'_>, conn: ConnId, message: Message) {
         let Some(at) = self.sessions.iter().position(|(of, _)| *of == conn) else {
             return;
         };
-        match self.sessions[at].1 {
-            Session::Greeted(op) => self.greet(io, conn, at, op, message),
-            // Dropped: the buffer is for the next receive.
-            Session::Sink(_)
-            | Session::Pong(_)
-            | Session::Memory { .. }
-            | Session::Refused
-            | Session::Echo => {}
+        // Of any other the message is dropped: the buffer is for the next receive.
+        if let Session::Greeted(op) = self.sessions[at].1 {
+            self.greet(io, conn, at, op, message);
         }
     }
 }

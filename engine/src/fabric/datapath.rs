@@ -86,6 +86,20 @@ impl SendOp {
         }
     }
 
+    /// What it completes as.
+    #[must_use]
+    pub fn completes_as(self) -> WcOpcode {
+        match self {
+            Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) => WcOpcode::Send,
+            Self::Write(_) | Self::WriteImm(..) => WcOpcode::Write,
+            Self::Read(_) => WcOpcode::Read,
+            Self::CompareSwap { .. } => WcOpcode::CompareSwap,
+            Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::Bind { .. } => WcOpcode::Bind,
+            Self::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
+        }
+    }
+
     /// Its payload can be copied at the post: it has one, and the peer gets it.
     #[inline]
     #[must_use]

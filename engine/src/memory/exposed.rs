@@ -290,7 +290,6 @@ pub(crate) fn span_for_tests(bytes: usize) -> MemorySpan {
 #[cfg(test)]
 mod tests {
     use super::*;
-
     use std::cell::Cell;
 
     struct Device {

@@ -38,7 +38,7 @@ fn message_of<W: WorkCompletion>(
     let written = (wc.opcode() == WcOpcode::RecvWriteImm).then(|| wc.byte_len());
     let len = if written.is_some() { 0 } else { wc.byte_len() };
     buffer.set_len(len).ok()?;
-    Some(Message::noted(buffer, note, written))
+    Some(Message::new(buffer, note, written))
 }
 
 impl<F: Fabric, S: Service> Worker<F, S> {
@@ -121,14 +121,15 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     ) {
         let c = self.core.table.at(index);
         let len = wc.byte_len();
-        // Where both are as they nearly always are, a message is made of what registers hold.
+        // In nearly all cases a message is made of what registers hold.
         if wc.note() != Note::None || !c.announced || buffer.set_len(len).is_err() {
             return self.deliver_rare(index, buffer, wc, received);
         }
         received.count(len);
         let conn = c.id;
         let io = &mut Io::new(&mut self.core);
-        self.service.message(io, conn, Message::plain(buffer));
+        self.service
+            .message(io, conn, Message::new(buffer, Note::None, None));
     }
 
     #[cold]

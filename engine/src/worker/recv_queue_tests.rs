@@ -1,6 +1,7 @@
 //! The receive queue: every slot has one owner, and every buffer comes back.
 
 use super::*;
+use crate::fabric::Note;
 use crate::memory::{HugepagePolicy, Region};
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -59,7 +60,7 @@ fn early_messages_keep_their_order() {
     for (slot, text) in [(2, b"first"), (0, b"later")] {
         let mut buffer = queue.take(slot).expect("outstanding");
         buffer.copy_from(text).expect("fits");
-        queue.keep_early(Message::plain(buffer));
+        queue.keep_early(Message::new(buffer, Note::None, None));
     }
     assert_eq!(&queue.next_early().expect("one")[..], b"first");
     assert_eq!(&queue.next_early().expect("two")[..], b"later");

@@ -11,7 +11,7 @@ use crate::fabric::{Note, PrivateData, WcStatus};
 use crate::flow::Lie;
 use crate::limits::LARGE_IN_FLIGHT_MAX;
 use crate::memory::{Buffer, Payload};
-use crate::types::{Membership, Rkey};
+use crate::types::Membership;
 use crate::wire::{HeaderError, Hello, Kind, LargeError, LargeId, OfferError};
 use std::fmt;
 use std::net::SocketAddr;
@@ -96,46 +96,17 @@ impl Completed {
 #[derive(Debug)]
 pub struct Message {
     buffer: Buffer,
-    // Words rather than a `Note` and an `Option`: they are moved in fewer instructions.
-    beside: Beside,
-    word: u32,
-    written: u32,
-}
-
-/// What `word` and `written` of a message say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beside {
-    Nothing,
-    Imm,
-    Invalidated,
-    ImmOfWrite,
+    note: Note,
+    written: Option<u32>,
 }
 
 impl Message {
-    /// One with nothing beside its bytes.
     #[inline]
-    pub(super) fn plain(buffer: Buffer) -> Self {
+    pub(super) fn new(buffer: Buffer, note: Note, written: Option<u32>) -> Self {
         Self {
             buffer,
-            beside: Beside::Nothing,
-            word: 0,
-            written: 0,
-        }
-    }
-
-    /// One with a note, or that tells of `written` bytes of a WRITE.
-    pub(super) fn noted(buffer: Buffer, note: Note, written: Option<u32>) -> Self {
-        let (beside, word) = match (note, written) {
-            (Note::None, _) => (Beside::Nothing, 0),
-            (Note::Imm(imm), None) => (Beside::Imm, imm),
-            (Note::Imm(imm), Some(_)) => (Beside::ImmOfWrite, imm),
-            (Note::Invalidated(rkey), _) => (Beside::Invalidated, rkey.0),
-        };
-        Self {
-            buffer,
-            beside,
-            word,
-            written: written.unwrap_or(0),
+            note,
+            written,
         }
     }
 
@@ -143,11 +114,7 @@ impl Message {
     #[inline]
     #[must_use]
     pub fn note(&self) -> Note {
-        match self.beside {
-            Beside::Nothing => Note::None,
-            Beside::Imm | Beside::ImmOfWrite => Note::Imm(self.word),
-            Beside::Invalidated => Note::Invalidated(Rkey(self.word)),
-        }
+        self.note
     }
 
     /// The peer wrote so many bytes to memory that it was offered (WRITE with immediate), and this
@@ -155,7 +122,7 @@ impl Message {
     #[inline]
     #[must_use]
     pub fn written(&self) -> Option<u32> {
-        (self.beside == Beside::ImmOfWrite).then_some(self.written)
+        self.written
     }
 
     /// The buffer, to keep or to send on. Its length is the message's.

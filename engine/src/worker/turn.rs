@@ -51,9 +51,13 @@ impl<F: Fabric, S: Service> Worker<F, S> {
     /// need: its registers are no matter of the others.
     #[inline(never)]
     fn busy_turn(&mut self, mut lane: usize) -> Turn {
-        while lane < self.lanes.len() {
+        loop {
             self.serve_completions(lane);
-            lane += 1;
+            let mut behind = self.lanes.iter().skip(lane + 1);
+            match behind.position(|lane| lane.polled > 0) {
+                Some(further) => lane += 1 + further,
+                None => break,
+            }
         }
         // What it says is no news: the turn is busy.
         let _ = self.service.turn(&mut Io::new(&mut self.core));

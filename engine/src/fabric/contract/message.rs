@@ -69,19 +69,6 @@ impl Message {
     }
 }
 
-/// What a work request of this kind completes as.
-pub(super) fn completes_as(op: SendOp) -> WcOpcode {
-    match op {
-        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => WcOpcode::Send,
-        SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
-        SendOp::Read(_) => WcOpcode::Read,
-        SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
-        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-        SendOp::Bind { .. } => WcOpcode::Bind,
-        SendOp::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
-    }
-}
-
 /// Bytes that no other seed gives (xorshift).
 pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut x = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

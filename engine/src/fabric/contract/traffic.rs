@@ -3,9 +3,7 @@
 use super::Failure;
 use super::bench::{Bench, ConnId, PATIENCE, SideId};
 use super::connection::{Pair, PairSpec};
-use super::message::{
-    BLANK, Message, check_message, check_noted, check_notified, completes_as, pattern,
-};
+use super::message::{BLANK, Message, check_message, check_noted, check_notified, pattern};
 use super::side::{Done, Posted, Queue};
 use crate::fabric::{
     Fabric, Lane, MoreSges, Note, PostFailure, RecvWr, SendWr, Sge, WcOpcode, WcStatus,
@@ -76,7 +74,7 @@ impl<F: Fabric> Bench<'_, F> {
             posted.push(Posted {
                 wr_id,
                 signalled: message.signalled,
-                opcode: completes_as(message.op),
+                opcode: message.op.completes_as(),
                 buffers,
             });
         }

@@ -127,18 +127,6 @@ impl QpState {
     }
 }
 
-fn opcode(op: SendOp) -> WcOpcode {
-    match op {
-        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => WcOpcode::Send,
-        SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
-        SendOp::Read(_) => WcOpcode::Read,
-        SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
-        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-        SendOp::Bind { .. } => WcOpcode::Bind,
-        SendOp::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
-    }
-}
-
 fn refusal(posted: usize, errno: i32) -> PostFailure {
     PostFailure { posted, errno }
 }
@@ -299,7 +287,7 @@ impl Net {
         if let Some(cq) = self.cqs.get_mut(qp.cq) {
             let mut wc = PlainWc::ended(send.wr.wr_id, qp.number, status);
             if status == WcStatus::Success {
-                wc.opcode = opcode(send.wr.op);
+                wc.opcode = send.wr.op.completes_as();
                 wc.len = u32::try_from(send.len()).unwrap_or(u32::MAX);
                 wc.note = Note::None;
             }

@@ -267,7 +267,7 @@ fn gather(places: &mut [ibv_sge; SGE_MAX], has_first: bool, pieces: &[Sge]) -> i
 }
 
 /// Writes the opcode of `op` and what belongs to it; false for a bind, which is posted otherwise.
-#[inline(never)]
+#[inline]
 fn set_op(to: &mut ibv_send_wr, op: SendOp) -> bool {
     to.opcode = match op {
         SendOp::Send => ibv_wr_opcode::IBV_WR_SEND,
@@ -381,10 +381,7 @@ impl fabric::Lane for Lane {
                     &more[i][..usize::from(wr.more)],
                 );
             }
-            // Without the table that the others go by: a message is what is waited for.
-            if wr.op == SendOp::Send {
-                to.opcode = ibv_wr_opcode::IBV_WR_SEND;
-            } else if !set_op(to, wr.op) {
+            if !set_op(to, wr.op) {
                 return Err(PostFailure {
                     posted: 0,
                     errno: libc::EINVAL,
@@ -412,7 +409,7 @@ impl fabric::Lane for Lane {
         // - payload valid until completion, and for a READ nobody else's to look at: the caller of
         //   `Lane::post_send` owns the handles in its in-flight table; inline payload is copied
         //   during the call; `num_sge` counts entries that were written above;
-        // - what belongs to the opcode: a SEND has nothing; for others `set_op` wrote it, and takes no bind, which names a window.
+        // - what belongs to the opcode: `set_op` wrote it, and takes no bind, which names a window.
         let errno = unsafe { ibv_post_send(qp.as_ptr(), t.send.as_mut_ptr(), &raw mut bad) };
         t.send[n - 1].next = next;
         if errno == 0 {
