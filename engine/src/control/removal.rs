@@ -2,7 +2,8 @@
 //! connection manager closes it. The kernel waits for that.
 //!
 //! ```text
-//!  DEVICE_REMOVAL ─► connections closed ─► DropLane to each worker ─► LaneDropped
+//!  DEVICE_REMOVAL of an id, or the fabric's own look at its devices
+//!   └► listeners and connections closed ─► DropLane to each worker ─► LaneDropped
 //!                                             CQ, pool registration        │
 //!                                    fabric.forget_device, until closed ◄──┘
 //! ```
@@ -22,10 +23,29 @@ impl<F: Fabric> Control<F> {
         for post in &mut self.posts {
             post.close_lane(&device);
         }
+        self.unlisten_on(&device);
         let handles: Vec<Handle> = self.on_device(&device);
         self.removals.push(device);
         for handle in handles {
             self.feed(handle, Input::Close(CloseReason::DeviceRemoved));
+        }
+    }
+
+    fn unlisten_on(&mut self, device: &str) {
+        let bound = |id| self.fabric.device_name(id).as_deref() == Some(device);
+        let on_it = self.listeners.iter().filter(|(_, l)| bound(&l.id));
+        let handles: Vec<Handle> = on_it.map(|(handle, _)| *handle).collect();
+        for handle in handles {
+            self.unlisten(handle);
+        }
+    }
+
+    /// Ends a listener whose device goes away, if the handle is one.
+    pub(super) fn unlisten(&mut self, handle: Handle) {
+        if let Some(listener) = self.listeners.remove(&handle) {
+            tracing::warn!(at = %listener.at, "the device of a listener was removed");
+            self.by_id.remove(&F::key(&listener.id));
+            self.fabric.destroy_id(listener.id);
         }
     }
 

@@ -62,11 +62,7 @@ impl<F: Fabric> Control<F> {
             let listener = self.listeners.get(&handle).map(|l| &l.id);
             let conn = self.conns.get(&handle).and_then(|c| c.id.as_ref());
             let device = listener.or(conn).and_then(|id| self.fabric.device_name(id));
-            if let Some(listener) = self.listeners.remove(&handle) {
-                tracing::warn!(at = %listener.at, "the device of a listener was removed");
-                self.by_id.remove(&id);
-                self.fabric.destroy_id(listener.id);
-            }
+            self.unlisten(handle);
             if let Some(device) = device {
                 self.begin_removal(device);
             }
@@ -156,7 +152,11 @@ impl<F: Fabric> Control<F> {
             name,
             comm_est,
             fatal,
+            removed,
         } = event;
+        if *removed {
+            return self.begin_removal(device.clone());
+        }
         if *fatal {
             tracing::error!(%device, ?subject, %name, "asynchronous event");
         } else {

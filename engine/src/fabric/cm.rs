@@ -221,4 +221,6 @@ pub struct AsyncEvent {
     pub comm_est: bool,
     /// It means that the subject is lost.
     pub fatal: bool,
+    /// The device is being taken out, which waits until it is given back.
+    pub removed: bool,
 }

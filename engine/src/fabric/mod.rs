@@ -145,7 +145,7 @@ pub trait Fabric: Sized + Send + 'static {
     /// # Errors
     /// The channel failed; `Ok(None)` when nothing waits.
     fn next_event(&mut self) -> Result<Option<CmEvent<Self::Id>>, FabricError>;
-    /// Readable when [`Fabric::next_async_event`] has something; one a device.
+    /// Any of them is readable when [`Fabric::next_async_event`] has something.
     fn async_fds(&self) -> Vec<BorrowedFd<'_>>;
     /// The next asynchronous device event, acknowledged.
     fn next_async_event(&mut self) -> Option<AsyncEvent>;

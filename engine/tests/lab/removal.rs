@@ -55,11 +55,26 @@ fn await_deletion(mut deletion: Child) {
         if let Some(status) = deletion.try_wait().unwrap() {
             break status;
         }
-        assert!(Instant::now() < until, "rdma link del still waits");
+        if Instant::now() >= until {
+            tell_who_holds_it();
+            panic!("rdma link del still waits");
+        }
         std::thread::park_timeout(PAUSE);
     };
     assert!(status.success(), "rdma link del: {status}");
     assert!(!run(&format!("rdma link show | grep -q '{DEVICE}/'")));
+}
+
+/// What a deletion that never ends may be waiting for: files of this process, objects, the kernel.
+fn tell_who_holds_it() {
+    let pid = std::process::id();
+    run(&format!(
+        "exec 1>&2
+        ls -l /proc/{pid}/fd | grep -e uverbs -e rdma_cm
+        rdma resource show; for kind in qp cq mr pd cm_id; do rdma resource show $kind; done
+        for task in $(pgrep -x rdma); do cat /proc/$task/stack; done
+        dmesg | tail -n 20"
+    ));
 }
 
 /// Both engines are in this process, and so share librdmacm's context of the device: neither may have
@@ -106,4 +121,21 @@ fn removed_under_traffic(port: u16) {
     end(client);
     end(server);
     drop(device);
+}
+
+/// rdma_cm tells ids of a removal, and neither a wildcard listener nor an idle engine has one there.
+#[test]
+#[ignore = "needs the lab: scripts/test --lab"]
+fn own_a_device_without_connections_is_given_back() {
+    let witness = Witness::new();
+    let device = Device::add();
+    let idle = Engine::start(&plan(DEVICE, 0, IdlePolicy::Spin), |_| Echo::default()).unwrap();
+    let plan = plan(DEVICE, 1, IdlePolicy::Spin);
+    let listening = Engine::start(&plan, |_| Echo::default()).unwrap();
+    listening.listen(&url("0.0.0.0", 7511)).unwrap();
+    await_deletion(start_deletion());
+    end(idle);
+    end(listening);
+    drop(device);
+    witness.assert_unchanged();
 }

@@ -181,6 +181,7 @@ fn fatal(subject: AsyncSubject) -> AsyncEvent {
         name: "toy event".into(),
         comm_est: false,
         fatal: true,
+        removed: false,
     }
 }
 
@@ -250,6 +251,30 @@ fn a_removed_device_takes_listeners_and_connections() {
     b.cm(id, CmEventKind::AddrResolved);
     b.cm(id, CmEventKind::RouteResolved);
     assert_eq!(b.control.state(handle), None);
+    b.finish();
+}
+
+#[test]
+fn a_removal_that_no_id_heard_of_is_taken_up_all_the_same() {
+    let mut b = Bench::new(1, 1);
+    let (handle, ..) = b.up();
+    let removed = AsyncEvent {
+        removed: true,
+        ..fatal(AsyncSubject::Device)
+    };
+    b.toy.async_event(removed.clone());
+    b.settle();
+    assert_eq!(b.control.state(handle), None);
+    let reason = CloseReason::DeviceRemoved;
+    assert!(matches!(b.notices()[..], [Notice::Closed(_, r)] if r == reason));
+    assert_eq!(b.toy.forgotten(), [DEVICE]);
+    b.finish();
+
+    // Nothing is on it at all.
+    let mut b = Bench::new(1, 1);
+    b.toy.async_event(removed);
+    b.settle();
+    assert_eq!(b.toy.forgotten(), [DEVICE]);
     b.finish();
 }
 

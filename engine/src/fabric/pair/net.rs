@@ -238,6 +238,7 @@ impl Net {
                 name: name.into(),
                 comm_est: false,
                 fatal: true,
+                removed: false,
             });
             port.settle();
         }

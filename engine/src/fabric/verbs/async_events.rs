@@ -41,6 +41,7 @@ pub(super) fn next(device: &Device) -> Option<AsyncEvent> {
         name: describe(number).into(),
         comm_est: number == event::IBV_EVENT_COMM_EST as i32,
         fatal: FATAL.contains(&number),
+        removed: false,
     })
 }
 

@@ -9,8 +9,7 @@
 //! `Arc` of what it stands on, so nothing is destroyed under a user. Imports memory, types.
 #![allow(unsafe_code, reason = "libibverbs is C")]
 
-use super::held;
-use super::open::{self, errno};
+use super::open::{self, Context, errno};
 use crate::fabric::{FabricError, LaneSpec, Step};
 use crate::memory::{Region, Registrar, Registration};
 use crate::sys::rlimit;
@@ -36,7 +35,7 @@ pub struct Device {
 
 #[derive(Debug)]
 struct DeviceInner {
-    context: NonNull<ibv_context>,
+    context: Context,
     pd: NonNull<ibv_pd>,
     limits: DeviceLimits,
     /// errno of the registration with relaxed ordering: 0 had, -1 not tried yet.
@@ -62,9 +61,8 @@ fn cover_bad_page(context: *mut ibv_context) -> Option<NonNull<ibv_cq>> {
     NonNull::new(unsafe { ibv_create_cq(context, COVER_CQE, ptr::null_mut(), ptr::null_mut(), 0) })
 }
 
-// SAFETY: libibverbs is thread safe (its manual: "all functions may be called from every thread");
-// the context is librdmacm's and lives to the end of the process or the device's removal, which
-// closes it only when `rdma_get_devices` is called again: `held` keeps that from happening meanwhile.
+// SAFETY: libibverbs is thread safe (its manual: "all functions may be called from every thread"), and so
+// is librdmacm, whose reference the context is.
 unsafe impl Send for DeviceInner {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceInner {}
@@ -81,20 +79,16 @@ impl Drop for DeviceInner {
         // ours holds an Arc of this value.
         let failed = unsafe { ibv_dealloc_pd(self.pd.as_ptr()) };
         complain("ibv_dealloc_pd", &self.limits.name, failed);
-        held::release(&self.limits.name);
     }
 }
 
 impl Device {
-    /// Allocates the PD. `context` is one that `rdma_get_devices` gave.
-    pub(super) fn new(
-        context: NonNull<ibv_context>,
-        limits: DeviceLimits,
-    ) -> Result<Self, FabricError> {
+    /// Allocates the PD.
+    pub(super) fn new(context: Context, limits: DeviceLimits) -> Result<Self, FabricError> {
         // SAFETY: ibv_alloc_pd requires a live context: librdmacm's is.
         let pd = NonNull::new(unsafe { ibv_alloc_pd(context.as_ptr()) })
             .ok_or_else(|| FabricError::new(Step::AllocPd, &limits.name, errno()))?;
-        held::hold(&limits.name);
+        let cover = cover_bad_page(context.as_ptr());
         let relaxed_ordering = AtomicI32::new(-1);
         Ok(Self {
             inner: Arc::new(DeviceInner {
@@ -102,9 +96,14 @@ impl Device {
                 pd,
                 limits,
                 relaxed_ordering,
-                cover: cover_bad_page(context.as_ptr()),
+                cover,
             }),
         })
+    }
+
+    /// Whether others have it: a lane, a registration, a queue pair.
+    pub(super) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.inner) > 1
     }
 
     pub(super) fn context(&self) -> *mut ibv_context {

@@ -4,7 +4,7 @@
 //! ```text
 //!  control files                                   datapath file
 //!  open ─► device (PD, CQ, MR) ─► queue_pair       lane (post, poll, arm)
-//!  cm (ids, events)   async_events   gid   inventory
+//!  cm (ids, events)   async_events, watch   gid   inventory
 //! ```
 //! No type of rdma-sys leaves this folder. Imports memory, types, sys. Imported by control.
 
@@ -12,11 +12,11 @@ mod async_events;
 mod cm;
 mod device;
 mod gid;
-mod held;
 mod inventory;
 mod lane;
 mod open;
 mod queue_pair;
+mod watch;
 mod window;
 
 pub use cm::Id;
@@ -41,6 +41,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Verbs {
     channel: cm::Channel,
+    watch: watch::Watch,
     devices: Vec<Device>,
 }
 
@@ -55,11 +56,16 @@ impl Verbs {
     /// The libraries are missing, or the kernel has no rdma_cm.
     pub fn open() -> Result<Self, FabricError> {
         let channel = cm::Channel::open()?;
+        let watch = watch::Watch::open();
         let devices = open::devices()?;
         for device in &devices {
             async_events::prepare(device)?;
         }
-        Ok(Self { channel, devices })
+        Ok(Self {
+            channel,
+            watch,
+            devices,
+        })
     }
 }
 
@@ -87,8 +93,9 @@ impl Fabric for Verbs {
     }
 
     fn forget_device(&mut self, name: &str) -> bool {
-        self.devices.retain(|device| device.limits().name != name);
-        held::held_but_gone().is_none() && !open::is_listed(name)
+        self.devices
+            .retain(|device| device.limits().name != name || device.is_shared());
+        !self.devices.iter().any(|d| d.limits().name == name) && !open::is_listed(name)
     }
 
     fn limits(device: &Device) -> &DeviceLimits {
@@ -120,11 +127,13 @@ impl Fabric for Verbs {
     }
 
     fn async_fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.devices.iter().map(async_events::fd).collect()
+        let devices = self.devices.iter().map(async_events::fd);
+        devices.chain(self.watch.fd()).collect()
     }
 
     fn next_async_event(&mut self) -> Option<AsyncEvent> {
-        self.devices.iter().find_map(async_events::next)
+        let told = self.devices.iter().find_map(async_events::next);
+        told.or_else(|| self.watch.next(&self.devices))
     }
 
     fn key(id: &Id) -> IdKey {

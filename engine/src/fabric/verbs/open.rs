@@ -2,7 +2,6 @@
 #![allow(unsafe_code, reason = "librdmacm and libibverbs are C")]
 
 use super::device::Device;
-use super::held::held_but_gone;
 use crate::fabric::{FabricError, Step};
 use crate::limits::SGE_MAX;
 use crate::types::{Abilities, DeviceLimits, Transport};
@@ -11,11 +10,11 @@ use rdma_sys::{
     ibv_port_attr, ibv_port_state, ibv_query_device, ibv_query_port, ibv_transport_type,
     rdma_free_devices, rdma_get_devices,
 };
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 /// The calling thread's errno.
 pub(super) fn errno() -> io::Error {
@@ -28,56 +27,78 @@ pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens every device that librdmacm has. A device that cannot be used is left out and logged: one
-/// hidden uverbs device must not keep a container from starting.
-pub(super) fn devices() -> Result<Vec<Device>, FabricError> {
-    if let Some(name) = held_but_gone() {
-        let error = io::Error::from(io::ErrorKind::ResourceBusy);
-        return Err(FabricError::new(Step::Open, name, error).advise(
-            "The device is being removed, and an engine of this process has not given it back yet: \
-             try again in a moment",
-        ));
+/// A device's context, and one of librdmacm's references to it: for as long as it is there,
+/// librdmacm does not close the context, whoever of this process has it look at the devices.
+#[derive(Debug)]
+pub(super) struct Context(NonNull<ibv_context>);
+
+impl Context {
+    pub(super) fn as_ptr(&self) -> *mut ibv_context {
+        self.0.as_ptr()
     }
+}
+
+unsafe extern "C" {
+    fn malloc(bytes: usize) -> *mut c_void;
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: malloc gives memory for two pointers, aligned for any type, or null.
+        let list: *mut *mut ibv_context = unsafe { malloc(2 * size_of::<usize>()) }.cast();
+        if list.is_null() {
+            return tracing::error!("no memory to give a device back: it stays open");
+        }
+        // SAFETY: rdma_free_devices requires a list that ends with a null and came from malloc, and
+        // gives back a reference for each context in it: `open_all` left this one to this value.
+        unsafe {
+            list.write(self.as_ptr());
+            list.add(1).write(ptr::null_mut());
+            rdma_free_devices(list);
+        }
+    }
+}
+
+/// Every device that librdmacm has. Asking makes it look, and close what is gone and that nobody has a
+/// reference to (`rdma_get_devices(3)`); it does neither when the host has no device left.
+fn open_all() -> Result<Vec<Context>, FabricError> {
     let mut count = 0;
     // SAFETY: rdma_get_devices requires a place for the count. It returns null with errno on error.
     let list = unsafe { rdma_get_devices(&raw mut count) };
     if list.is_null() {
         return Err(no_devices(errno()));
     }
+    // SAFETY: the list has `count` entries and then a null (rdma_get_devices(3)).
+    let contexts = (0..usize::try_from(count).unwrap_or(0))
+        .filter_map(|i| NonNull::new(unsafe { *list.add(i) }).map(Context))
+        .collect();
+    // SAFETY: the list has at least the null. Without entries, rdma_free_devices gives back no
+    // reference, so each stays with its Context.
+    unsafe {
+        list.write(ptr::null_mut());
+        rdma_free_devices(list);
+    }
+    Ok(contexts)
+}
+
+/// Opens every device that librdmacm has. A device that cannot be used is left out and logged: one
+/// hidden uverbs device must not keep a container from starting.
+pub(super) fn devices() -> Result<Vec<Device>, FabricError> {
     let mut devices = Vec::new();
-    for i in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the list has `count` entries (rdma_get_devices(3)).
-        let context = unsafe { *list.add(i) };
-        let Some(context) = NonNull::new(context) else {
-            continue;
-        };
+    for context in open_all()? {
         let opened = limits(context.as_ptr()).and_then(|l| Device::new(context, l));
         match opened {
             Ok(device) => devices.push(device),
             Err(error) => tracing::warn!(%error, "a device is left out"),
         }
     }
-    // SAFETY: rdma_free_devices requires the list that rdma_get_devices gave; the contexts in it
-    // stay open (rdma_get_devices(3)).
-    unsafe { rdma_free_devices(list) };
     Ok(devices)
 }
 
-/// Whether librdmacm still has a device. Asking makes it look, and close what is gone
-/// (`rdma_get_devices(3)`).
+/// Whether librdmacm still has a device, as far as is known.
 pub(super) fn is_listed(wanted: &str) -> bool {
-    let mut count = 0;
-    // SAFETY: as in `devices`.
-    let list = unsafe { rdma_get_devices(&raw mut count) };
-    if list.is_null() {
-        return false;
-    }
-    let count = usize::try_from(count).unwrap_or(0);
-    // SAFETY: the list has `count` entries, of live contexts.
-    let listed = (0..count).any(|i| name(unsafe { *list.add(i) }) == wanted);
-    // SAFETY: as in `devices`.
-    unsafe { rdma_free_devices(list) };
-    listed
+    let is_it = |context: &Context| name(context.as_ptr()) == wanted;
+    open_all().map_or(true, |contexts| contexts.iter().any(is_it))
 }
 
 pub(super) fn no_devices(source: io::Error) -> FabricError {
