@@ -6,6 +6,7 @@
 //!  epoll      wait for file descriptors        eventfd   wake a waiter
 //!  rlimit     how much memory may be locked, for error texts
 //!  signal     SIGINT and SIGTERM as something to wait for
+//!  turnstile  wait until the datapath is out of a stretch of code
 //! ```
 //! Only [`clock::Clock::now`] and [`eventfd::EventFd::signal`] are for the datapath.
 //! Imports types, limits. Imported by everyone above.
@@ -16,3 +17,4 @@ pub mod epoll;
 pub mod eventfd;
 pub mod rlimit;
 pub mod signal;
+pub(crate) mod turnstile;
