@@ -187,6 +187,25 @@ impl InboxMemory {
         unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) }
     }
 
+    /// Any of its words, for a test that plays the peer.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn word_at(&self, index: usize) -> &AtomicU64 {
+        let index = index % (self.geometry.bytes() / 8);
+        // SAFETY: `add` requires to stay in the mapping: the index is below the number of words.
+        let at = unsafe { self.base.add(index * 8) };
+        // SAFETY: as in `sleeping`. The copy routine's accesses to the same bytes are hidden from the
+        // compiler, as a peer's are.
+        unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
+    }
+
+    /// Whether so many bytes from there on are all behind the header.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn holds(&self, at: *const u8, len: usize) -> bool {
+        let from = at.addr().wrapping_sub(self.base.addr().get());
+        let end = from.checked_add(len);
+        from >= HEADER_BYTES && end.is_some_and(|end| end <= self.geometry.bytes())
+    }
+
     #[inline(always)]
     fn header(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at + 8 <= HEADER_BYTES && at.is_multiple_of(8));
