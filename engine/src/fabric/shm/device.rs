@@ -3,7 +3,7 @@
 //! Imports registry. Imported by mod, send.
 
 use super::DEVICE;
-use super::registry::{Registry, ShmRegistration, is_remote};
+use super::registry::{Registry, ShmRegistration};
 use crate::limits::{QUEUE_DEPTH_MAX, SGE_MAX};
 use crate::memory::{Region, Registrar};
 use crate::types::{Abilities, Access, DeviceLimits, Transport};
@@ -36,7 +36,7 @@ impl Registrar for ShmDevice {
             // As ibv_reg_mr(3) says.
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        if is_remote(access) && region.memfd().is_none() {
+        if access.is_remote() && region.memfd().is_none() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "memory that peers over shm:// may use must be a memfd of its own: Region::shared",

@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code, reason = "plays the NIC: copies by address")]
 
-use crate::memory::copy_shared;
+use crate::memory::copy_message;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -86,25 +86,28 @@ impl Piece {
     /// Copies the first `len` bytes of the piece to `to`, or fewer if it has fewer.
     ///
     /// # Safety
-    /// As many bytes can be written at `to`, and no reference to them is used meanwhile.
+    /// As many bytes can be written at `to`, no reference to them is used meanwhile, and they are none of
+    /// the piece's.
     pub(super) unsafe fn copy_to(self, to: *mut u8, len: usize) {
         let len = len.min(self.len);
-        // SAFETY: `copy_shared` requires
+        // SAFETY: `copy_message` requires
         // - `len` bytes to read: the piece has them;
-        // - `len` bytes to write, to which nobody uses a reference: the caller promises.
-        unsafe { copy_shared(self.at.as_ptr(), to, len) };
+        // - `len` bytes to write, to which nobody uses a reference, and which are others: the caller
+        //   promises.
+        unsafe { copy_message(self.at.as_ptr(), to, len) };
     }
 
     /// Copies `len` bytes at `from` into the piece behind its first `offset`, as far as it goes.
     ///
     /// # Safety
-    /// As many bytes can be read at `from`, and nobody uses a reference to the bytes of the piece.
+    /// As many bytes can be read at `from`, which are none of the piece's, and nobody uses a reference to
+    /// those.
     pub(super) unsafe fn copy_from(self, offset: usize, from: *const u8, len: usize) {
         let place = self.rest(offset);
-        // SAFETY: `copy_shared` requires
+        // SAFETY: `copy_message` requires
         // - `len` bytes to read: the caller promises;
         // - as many to write: the piece has them behind the offset; nobody has a reference to them.
-        unsafe { copy_shared(from, place.at.as_ptr(), len.min(place.len)) };
+        unsafe { copy_message(from, place.at.as_ptr(), len.min(place.len)) };
     }
 
     /// The 8 bytes at an aligned address, for atomics with the CPUs of this host.
@@ -114,7 +117,7 @@ impl Piece {
         // - 8 readable and writable bytes, aligned: the caller checked the address, the mapping is of
         //   pages on both sides, and the piece was held against its grant;
         // - that others access them by atomics only, or not at the same time: exposed memory is
-        //   touched by this and by `copy_shared`, whose instruction tears nothing that is aligned.
+        //   touched by this and by the copy routines, whose instructions the compiler knows nothing of.
         let word = unsafe { AtomicU64::from_ptr(self.at.as_ptr().cast()) };
         operate(word, Ordering::SeqCst)
     }
@@ -156,7 +159,8 @@ impl<'a> Reader<'a> {
     /// Copies the next `len` bytes to `to`, as far as there are any.
     ///
     /// # Safety
-    /// `len` bytes can be written at `to`, and no reference to them is used meanwhile.
+    /// `len` bytes can be written at `to`, no reference to them is used meanwhile, and they are of none of
+    /// the pieces.
     pub(super) unsafe fn copy_to(mut self, mut to: *mut u8, mut len: usize) {
         while len > 0 && self.turn() {
             let n = len.min(self.now.len);

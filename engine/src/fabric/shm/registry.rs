@@ -166,7 +166,7 @@ impl Registry {
         slot.writable.store(writable, Ordering::Relaxed);
         slot.base.store(base.as_ptr(), Ordering::Relaxed);
         slot.bytes.store(bytes, Ordering::Relaxed);
-        let remote = if is_remote(access) { rkey } else { 0 };
+        let remote = if access.is_remote() { rkey } else { 0 };
         slot.rkey.store(remote, Ordering::Release);
         slot.lkey.store(lkey, Ordering::Release);
         self.word(index).store(remote, Ordering::Release);
@@ -255,11 +255,6 @@ impl Registry {
         let _ = word.compare_exchange(rkey.0, 0, Ordering::AcqRel, Ordering::Acquire);
         true
     }
-}
-
-/// Peers have some right to it.
-pub(super) fn is_remote(access: Access) -> bool {
-    access.contains(Access::REMOTE_READ) || access.is_remote_writable()
 }
 
 /// Memory that the fabric knows; forgotten when this is dropped, which waits until no lane uses it.
