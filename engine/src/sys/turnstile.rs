@@ -61,9 +61,9 @@ impl Turnstile {
     /// What is loaded after this is looked at from inside, until the matching [`leave`](Self::leave).
     #[inline]
     pub(crate) fn enter(&self) {
-        let count = self.count.0.load(Ordering::Relaxed);
-        debug_assert!(count.is_multiple_of(2), "inside already");
-        self.count.0.store(count.wrapping_add(1), Ordering::Relaxed);
+        // Odd in any case: whoever unwound out of here before has never left.
+        let count = self.count.0.load(Ordering::Relaxed) | 1;
+        self.count.0.store(count, Ordering::Relaxed);
         if self.fenced {
             fence(Ordering::SeqCst);
         }
@@ -73,7 +73,7 @@ impl Turnstile {
     /// Ends what [`enter`](Self::enter) began.
     #[inline]
     pub(crate) fn leave(&self) {
-        let count = self.count.0.load(Ordering::Relaxed);
+        let count = self.count.0.load(Ordering::Relaxed) | 1;
         self.count.0.store(count.wrapping_add(1), Ordering::Release);
     }
 }

@@ -131,6 +131,7 @@ impl ShmLane {
                         qp.phase = Phase::Ready;
                     }
                     qp.ring();
+                    self.touch(index);
                 }
                 Step::Error => qp.fail(&mut self.ground),
                 Step::Region(rkey, region) => {
@@ -250,9 +251,17 @@ impl ShmLane {
         }
     }
 
-    /// The lane is awake: no peer needs to ring.
+    /// The lane was armed. It is woken by itself where it has more to do than one turn does, or counts
+    /// retries, which are soon over. Once it is awake no peer needs to ring.
     #[cold]
-    fn disarm(&mut self) {
+    fn stay_awake(&mut self) {
+        let mut qps = self.qps.iter().flatten();
+        if qps.any(|qp| qp.more || qp.backlog || qp.rnr.is_some()) {
+            self.link.wake();
+        }
+        if self.link.is_armed() {
+            return;
+        }
         self.asleep = false;
         for qp in self.qps.iter_mut().flatten() {
             qp.inlet.disarm();
@@ -288,8 +297,8 @@ impl Lane for ShmLane {
         if self.ground.cq.waiting() < into.len() {
             self.progress();
         }
-        if self.asleep && !self.link.is_armed() {
-            self.disarm();
+        if self.asleep {
+            self.stay_awake();
         }
         for (n, slot) in into.iter_mut().enumerate() {
             let Some(done) = self.ground.cq.take() else {
@@ -328,6 +337,9 @@ impl Lane for ShmLane {
         }
         self.turnstile.leave();
         state.ring();
+        if self.asleep {
+            self.stay_awake();
+        }
         self.touch(index);
         outcome
     }
@@ -395,11 +407,10 @@ impl Lane for ShmLane {
             self.attend(self.live[n]);
         }
         self.turnstile.leave();
-        // Retries are counted by polls, and soon over.
-        let counts = self.qps.iter().flatten().any(|qp| qp.rnr.is_some());
-        if counts || self.link.has_changes() {
+        if self.link.has_changes() {
             self.link.wake();
         }
+        self.stay_awake();
         Ok(())
     }
 

@@ -175,20 +175,19 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Copies the bytes of one list into the places of another, as far as both go.
-pub(super) fn copy_pieces(from: &[Piece], to: &[Piece]) {
-    let mut source = Reader::at(from, 0);
-    for sink in to {
-        let mut sink = *sink;
-        while sink.len > 0 && source.turn() {
-            let n = sink.len.min(source.now.len);
-            // SAFETY: `copy_to` requires `n` writable bytes that nobody has a reference to: those of a
-            // sink are memory that was posted, which its owner keeps out of reach, or exposed memory,
-            // of which no reference is formed.
-            unsafe { source.now.copy_to(sink.at.as_ptr(), n) };
-            source.now = source.now.rest(n);
-            sink = sink.rest(n);
-        }
+/// Copies `len` bytes of one list, from byte `at` of it on, into the same bytes of another, as far as both
+/// go.
+pub(super) fn copy_pieces(from: &[Piece], to: &[Piece], at: usize, mut len: usize) {
+    let (mut source, mut sink) = (Reader::at(from, at), Reader::at(to, at));
+    while len > 0 && source.turn() && sink.turn() {
+        let n = len.min(source.now.len).min(sink.now.len);
+        // SAFETY: `copy_to` requires `n` writable bytes that nobody has a reference to: those of a sink
+        // are memory that was posted, which its owner keeps out of reach, or exposed memory, of which no
+        // reference is formed; and other bytes than the source's, which is on the other side of a map.
+        unsafe { source.now.copy_to(sink.now.at.as_ptr(), n) };
+        source.now = source.now.rest(n);
+        sink.now = sink.now.rest(n);
+        len -= n;
     }
 }
 
@@ -220,7 +219,12 @@ mod tests {
         copy_pieces(
             &[Piece::of(&mut first), Piece::of(&mut second)],
             &[Piece::of(&mut a), Piece::of(&mut b)],
+            0,
+            9,
         );
         assert_eq!((a, b), ([1], [2, 3, 4, 5, 0]));
+        let (from, mut c) = ([Piece::of(&mut first), Piece::of(&mut second)], [0u8; 5]);
+        copy_pieces(&from, &[Piece::of(&mut c)], 2, 2);
+        assert_eq!(c, [0, 0, 3, 4, 0]);
     }
 }

@@ -113,6 +113,10 @@ pub(super) struct QpState {
     pub(super) rnr: Option<(u64, Nanos)>,
     /// The peer must be woken if it sleeps.
     pub(super) wake: bool,
+    /// There is more to send than a turn does.
+    pub(super) more: bool,
+    /// There may be more to take than a turn does.
+    pub(super) backlog: bool,
 }
 
 impl QpState {
@@ -135,6 +139,8 @@ impl QpState {
             starved: false,
             rnr: None,
             wake: false,
+            more: false,
+            backlog: false,
         }
     }
 
@@ -252,6 +258,7 @@ impl QpState {
     pub(super) fn fail(&mut self, ground: &mut Ground) {
         self.phase = Phase::Error;
         self.starved = false;
+        (self.rnr, self.more, self.backlog) = (None, false, false);
         self.close(refusal::NO_ANSWER);
         self.flush(ground);
         self.ring();

@@ -21,6 +21,7 @@ impl QpState {
     /// Takes what has come, a batch at most; true if there was something.
     #[inline]
     pub(super) fn receive(&mut self, ground: &mut Ground) -> bool {
+        self.backlog = false;
         for n in 0..POLL_BATCH_MAX {
             if self.phase == Phase::Error {
                 return n > 0;
@@ -45,7 +46,7 @@ impl QpState {
                 What::Message(note) => self.take_fragment(ground, head, note),
                 What::Written { imm, len } => self.take_notice(ground, head, imm, len),
                 What::Fault(code) => {
-                    self.inlet.consume(head);
+                    self.consume(head);
                     if code == fault::ACCESS {
                         ground.control.raise_fatal(self.number, "QP access error");
                     }
@@ -57,7 +58,16 @@ impl QpState {
                 return n > 0;
             }
         }
+        self.backlog = true;
         true
+    }
+
+    /// The head was taken.
+    #[inline]
+    fn consume(&mut self, head: Head) {
+        self.inlet.consume(head);
+        // It may have told the peer right away, who may sleep over a full inbox.
+        self.wake |= !self.inlet.owes_ack();
     }
 
     /// The message at the head waits for a receive.
@@ -102,7 +112,7 @@ impl QpState {
         unsafe { place.copy_from(0, head.payload(), len as usize) };
         let filled = filled + len;
         if head.has_more() {
-            self.inlet.consume(head);
+            self.consume(head);
             self.filling = Some(Filling { wr, filled });
             return true;
         }
@@ -114,7 +124,7 @@ impl QpState {
             self.spoil(ground, wr.wr_id, status, refusal::NO_ANSWER);
             return true;
         }
-        self.inlet.consume(head);
+        self.consume(head);
         let outcome = Ok((WcOpcode::Recv, filled, note));
         self.complete_receive(&mut ground.cq, wr.wr_id, outcome);
         true
@@ -127,7 +137,7 @@ impl QpState {
             return false;
         };
         self.starved = false;
-        self.inlet.consume(head);
+        self.consume(head);
         let outcome = Ok((WcOpcode::RecvWriteImm, len, Note::Imm(imm)));
         self.complete_receive(&mut ground.cq, wr.wr_id, outcome);
         true

@@ -28,6 +28,12 @@ use crate::types::{Access, RemoteSpan};
 const RNR_FOR_EVER: u8 = 7;
 /// One RNR retry: code 12 of `min_rnr_timer` ([`crate::limits::MIN_RNR_TIMER`]).
 const RNR_PERIOD_NS: u64 = 640_000;
+/// Fragments of messages that one turn sends, and bytes of one operation that it copies: a worker has other
+/// things to do as well.
+const FRAGMENTS_A_TURN: usize = 32;
+const BYTES_A_TURN: u32 = 256 << 10;
+/// Operations of a queue that one turn executes.
+const SENDS_A_TURN: usize = 64;
 /// Bytes of an atomic.
 const WORD: u32 = 8;
 
@@ -136,8 +142,9 @@ impl QpState {
 
     /// Executes what waits, oldest first, until something must wait on.
     pub(super) fn run(&mut self, ground: &mut Ground) {
-        while self.phase == Phase::Ready {
-            let Some((waiting, place)) = self.sends.oldest() else {
+        for _ in 0..SENDS_A_TURN {
+            let oldest = self.sends.oldest();
+            let Some((waiting, place)) = oldest.filter(|_| self.phase == Phase::Ready) else {
                 return;
             };
             let (wr, more) = (waiting.wr, waiting.more);
@@ -148,6 +155,7 @@ impl QpState {
                 return;
             }
         }
+        self.more = true;
     }
 
     /// The oldest that was not executed fared so; false if it still is not.
@@ -201,6 +209,7 @@ impl QpState {
             return false;
         };
         if !self.sends.is_outstanding() {
+            (self.rnr, self.more) = (None, false);
             return false;
         }
         let Ok(look) = peer.outlet.look() else {
@@ -215,6 +224,7 @@ impl QpState {
             }
             return true;
         }
+        self.more = false;
         if !self.sends.is_free() {
             self.run(ground);
             self.settle(ground);
@@ -331,7 +341,7 @@ impl QpState {
             return Err(Fate::Later);
         };
         let mut looked = false;
-        loop {
+        for _ in 0..FRAGMENTS_A_TURN {
             let part = self.sends.part;
             let left = local.len.saturating_sub(part);
             let fill = |to: *mut u8, len: usize| {
@@ -360,6 +370,21 @@ impl QpState {
                 }
             }
         }
+        self.more = true;
+        Err(Fate::Later)
+    }
+
+    /// Copies between one piece of the peer's and ours, as much as a turn does.
+    fn copy(&mut self, from: &[Piece], to: &[Piece], len: u32) -> Result<(), Fate> {
+        let part = self.sends.part;
+        let now = len.saturating_sub(part).min(BYTES_A_TURN);
+        copy_pieces(from, to, part as usize, now as usize);
+        if part + now < len {
+            self.sends.part = part + now;
+            self.more = true;
+            return Err(Fate::Later);
+        }
+        Ok(())
     }
 
     /// The peer's bytes, when it is their turn.
@@ -398,8 +423,7 @@ impl QpState {
 
     fn write(&mut self, ground: &Ground, to: RemoteSpan, local: &Local) -> Result<(), Fate> {
         let sink = self.at_peer(ground, to, local.len, Access::REMOTE_WRITE)?;
-        copy_pieces(local.pieces(), &[sink]);
-        Ok(())
+        self.copy(local.pieces(), &[sink], local.len)
     }
 
     fn write_imm(
@@ -423,8 +447,7 @@ impl QpState {
 
     fn read(&mut self, ground: &Ground, from: RemoteSpan, local: &Local) -> Result<(), Fate> {
         let source = self.at_peer(ground, from, local.len, Access::REMOTE_READ)?;
-        copy_pieces(&[source], local.pieces());
-        Ok(())
+        self.copy(&[source], local.pieces(), local.len)
     }
 
     fn atomic(
@@ -442,7 +465,8 @@ impl QpState {
             SendOp::FetchAdd { add, .. } => word.fetch_add(add, order),
             _ => word.load(order),
         });
-        copy_pieces(&[Piece::of(&mut was.to_ne_bytes())], local.pieces());
+        let mut was = was.to_ne_bytes();
+        copy_pieces(&[Piece::of(&mut was)], local.pieces(), 0, was.len());
         Ok(())
     }
 }
