@@ -1,5 +1,9 @@
 //! Two processes of one host over shared memory. The door only, as yet: nobody uses it.
-#![allow(dead_code, reason = "the datapath that uses the door is not here yet")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the datapath that uses the door is not here yet"
+)]
 
 mod door;
 mod geometry;
