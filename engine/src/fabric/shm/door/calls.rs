@@ -305,7 +305,12 @@ pub(super) fn say_end(
     let mut fds = vec![offer.inbox.fd(), board.as_fd()];
     fds.extend(offer.bell.as_ref().map(AsFd::as_fd));
     let frame = frame(words(offer, params, id));
-    socket.send(&frame.encode(), &fds)
+    socket.send(&frame.encode(), &fds).map_err(|error| {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return peer_gone();
+        }
+        error
+    })
 }
 
 /// Sends a region. The outer error: it cannot be granted; the inner one: the peer is gone.

@@ -89,11 +89,15 @@ impl Phase {
     /// An end that gives up here tells its peer by a rejection, which tells it from one that died.
     pub(super) fn rejects_when_given_up(self) -> bool {
         match self {
-            Self::Mapping | Self::Answered | Self::Asked | Self::Accepted | Self::Sealed => true,
+            Self::Asking
+            | Self::Mapping
+            | Self::Answered
+            | Self::Asked
+            | Self::Accepted
+            | Self::Sealed => true,
             Self::Addressed
             | Self::Routed
             | Self::Calling
-            | Self::Asking
             | Self::Greeting
             | Self::Lost
             | Self::Up
