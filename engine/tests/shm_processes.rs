@@ -227,17 +227,21 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(byte).collect()
 }
 
-fn child(dir: &Path, what: &str) -> Child {
+/// A passive end, and what it prints, which it must be able to.
+fn child(dir: &Path, what: &str) -> (Child, impl Sized) {
     let mut child = Command::new(std::env::current_exe().expect("a path"))
         .args(["--exact", what, "--nocapture", "--include-ignored"])
         .env(DIR, dir)
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");
-    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let ready = lines.map_while(Result::ok).any(|line| line.contains("listens"));
-    assert!(ready, "the child listens");
-    child
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut ready = lines.by_ref().map_while(Result::ok);
+    assert!(
+        ready.any(|line| line.contains("listens")),
+        "the child listens"
+    );
+    (child, lines)
 }
 
 fn passive() -> Option<(End, <Shm as Fabric>::Id)> {
@@ -251,7 +255,9 @@ fn passive() -> Option<(End, <Shm as Fabric>::Id)> {
 #[test]
 #[ignore = "the passive end, which its test starts"]
 fn passive_end() {
-    let Some((mut end, _listener)) = passive() else { return };
+    let Some((mut end, _listener)) = passive() else {
+        return;
+    };
     end.put(100_000, &5u64.to_ne_bytes());
     end.accept();
     // Where our memory is.
@@ -298,7 +304,7 @@ fn passive_end() {
 #[test]
 fn every_operation_between_processes() {
     let place = Place::new("processes");
-    let mut child = child(place.path(), "passive_end");
+    let (mut child, _output) = child(place.path(), "passive_end");
     let mut end = End::new(place.path());
     end.connect("child");
     end.receive(1, 0, 100);
@@ -343,7 +349,9 @@ fn every_operation_between_processes() {
 #[test]
 #[ignore = "the passive end, which its test starts"]
 fn passive_end_that_is_killed() {
-    let Some((mut end, _listener)) = passive() else { return };
+    let Some((mut end, _listener)) = passive() else {
+        return;
+    };
     end.accept();
     end.do_(SendOp::Send, 0, 4);
     loop {
@@ -354,7 +362,7 @@ fn passive_end_that_is_killed() {
 #[test]
 fn a_killed_process_is_heard_of() {
     let place = Place::new("killed");
-    let mut child = child(place.path(), "passive_end_that_is_killed");
+    let (mut child, _output) = child(place.path(), "passive_end_that_is_killed");
     let mut end = End::new(place.path());
     end.connect("child");
     end.receive(1, 0, 100);

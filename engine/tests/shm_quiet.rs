@@ -220,7 +220,9 @@ fn forbid_calls() {
 #[test]
 #[ignore = "the process without system calls, which its test starts"]
 fn quiet_child() {
-    let Some(what) = std::env::var_os(CHILD) else { return };
+    let Some(what) = std::env::var_os(CHILD) else {
+        return;
+    };
     with_ends("quiet", |_, ends| {
         forbid_calls();
         if what == "rounds" {

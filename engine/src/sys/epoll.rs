@@ -8,7 +8,10 @@
 //! Cold: for the control core, and for workers that sleep. Imports nothing of ours. Imported by worker
 //! and control.
 
-#![allow(unsafe_code, reason = "Events may cross threads although its data could be pointers")]
+#![allow(
+    unsafe_code,
+    reason = "Events may cross threads although its data could be pointers"
+)]
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};

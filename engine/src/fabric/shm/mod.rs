@@ -49,8 +49,8 @@ pub use lane::ShmLane;
 pub use registry::ShmRegistration;
 
 use super::{
-    AsyncEvent, CmEvent, ConnParams, Endpoint, Fabric, FabricError, IdKey, LaneGrant,
-    LaneSpec, PrivateData, QpGrant, QpSpec, Step,
+    AsyncEvent, CmEvent, ConnParams, Endpoint, Fabric, FabricError, IdKey, LaneGrant, LaneSpec,
+    PrivateData, QpGrant, QpSpec, Step,
 };
 use crate::limits::{INLINE_MAX_BYTES, QUEUE_DEPTH_MAX};
 use crate::sys::bell::Bell;
@@ -420,15 +420,10 @@ impl Fabric for Shm {
         self.door.lock().peer(id.key).map(Endpoint::Shm)
     }
 
-    fn resolve_address(
-        &mut self,
-        peer: &Endpoint,
-        _: Duration,
-    ) -> Result<ShmId, FabricError> {
+    fn resolve_address(&mut self, peer: &Endpoint, _: Duration) -> Result<ShmId, FabricError> {
         let to = name(peer, Step::ResolveAddress)?;
         let key = self.door.lock().dial(to);
-        let key =
-            key.map_err(|e| FabricError::new(Step::ResolveAddress, peer.to_string(), e))?;
+        let key = key.map_err(|e| FabricError::new(Step::ResolveAddress, peer.to_string(), e))?;
         Ok(self.own(key))
     }
 
@@ -454,7 +449,10 @@ impl Fabric for Shm {
             return Err(invalid(Step::CreateQp, "The lane has no shared receives"));
         }
         self.sweep();
-        let ours = self.lanes.iter().any(|l| l.as_ptr() == Arc::as_ptr(&cq.link));
+        let ours = self
+            .lanes
+            .iter()
+            .any(|l| l.as_ptr() == Arc::as_ptr(&cq.link));
         if self.links.contains_key(&id.key) || !ours {
             return Err(invalid(
                 Step::CreateQp,
@@ -468,7 +466,11 @@ impl Fabric for Shm {
             index: cq.link.place(),
             key: id.key,
             send_depth: spec.send_depth,
-            recv_depth: if spec.shared_receives { 0 } else { spec.recv_depth },
+            recv_depth: if spec.shared_receives {
+                0
+            } else {
+                spec.recv_depth
+            },
             shared: spec.shared_receives,
             inline_bytes: spec.inline_bytes.min(INLINE_MAX_BYTES),
         };

@@ -222,7 +222,10 @@ mod tests {
             let _ = queue.keep(&wr, None);
         }
         assert!(!queue.has_room() && !queue.is_free());
-        assert_eq!(queue.oldest().map(|(w, place)| (w.wr.wr_id, place.len())), Some((0, 8)));
+        assert_eq!(
+            queue.oldest().map(|(w, place)| (w.wr.wr_id, place.len())),
+            Some((0, 8))
+        );
         queue.execute(Some(7));
         assert_eq!(queue.oldest().map(|(w, _)| w.wr.wr_id), Some(1));
         assert_eq!(queue.first().and_then(|order| order.cell), Some(7));

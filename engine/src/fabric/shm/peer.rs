@@ -7,7 +7,10 @@
 //! Bounds and rights are those of the grant that control checked; the board only says whether the peer
 //! still means it. Imports inbox, registry, piece. Imported by qp, send and link.
 
-#![allow(unsafe_code, reason = "reads the board and names bytes of mapped regions")]
+#![allow(
+    unsafe_code,
+    reason = "reads the board and names bytes of mapped regions"
+)]
 
 use super::inbox::Outlet;
 use super::piece::Piece;
@@ -174,7 +177,11 @@ impl Peer {
 
     /// What the peer answered. Gives a region that is mapped no longer: one whose key is out of use, or
     /// the oldest where there is no more room.
-    pub(super) fn answer(&mut self, rkey: Rkey, region: Option<Box<Mapped>>) -> Option<Box<Mapped>> {
+    pub(super) fn answer(
+        &mut self,
+        rkey: Rkey,
+        region: Option<Box<Mapped>>,
+    ) -> Option<Box<Mapped>> {
         if self.asked == Some(rkey) {
             self.asked = None;
         }

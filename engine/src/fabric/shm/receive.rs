@@ -145,7 +145,13 @@ impl QpState {
 
     /// A message takes its receive and fails there: both ends are in error.
     #[cold]
-    fn spoil(&mut self, ground: &mut Ground, wr_id: u64, there: WcStatus, why: std::num::NonZeroU8) {
+    fn spoil(
+        &mut self,
+        ground: &mut Ground,
+        wr_id: u64,
+        there: WcStatus,
+        why: std::num::NonZeroU8,
+    ) {
         self.complete_receive(&mut ground.cq, wr_id, Err(there));
         self.refuse(ground, why);
     }

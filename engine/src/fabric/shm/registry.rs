@@ -307,7 +307,10 @@ mod tests {
         assert!(local(0, 0).is_ok(), "nothing is asked of no bytes");
         assert!(registry.local(Lkey(rkey.0), base, 1, false).is_err());
         assert!(registry.offered(rkey).is_some() && registry.offered(Rkey(lkey.0)).is_none());
-        assert_eq!(registry.word(slot_of(rkey.0)).load(Ordering::Relaxed), rkey.0);
+        assert_eq!(
+            registry.word(slot_of(rkey.0)).load(Ordering::Relaxed),
+            rkey.0
+        );
         assert!(registry.invalidate(rkey) && !registry.invalidate(rkey));
         assert!(registry.offered(rkey).is_none());
         assert!(local(base, 1).is_ok(), "the owner keeps it");
@@ -323,13 +326,24 @@ mod tests {
         let region = region();
         let base = region.base().addr().get() as u64;
         let all: Vec<_> = (0..SLOTS)
-            .map(|_| registry.register(Arc::clone(&region), Access::NONE).expect("room"))
+            .map(|_| {
+                registry
+                    .register(Arc::clone(&region), Access::NONE)
+                    .expect("room")
+            })
             .collect();
-        assert!(registry.register(Arc::clone(&region), Access::NONE).is_err());
+        assert!(
+            registry
+                .register(Arc::clone(&region), Access::NONE)
+                .is_err()
+        );
         let lkey = all[7].lkey();
         assert!(registry.local(lkey, base, 1, false).is_ok());
         assert!(registry.local(lkey, base, 1, true).is_err());
-        assert!(registry.offered(all[7].rkey()).is_none(), "no right was given");
+        assert!(
+            registry.offered(all[7].rkey()).is_none(),
+            "no right was given"
+        );
         drop(all);
         assert!(registry.register(region, Access::NONE).is_ok());
     }
