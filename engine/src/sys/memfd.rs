@@ -55,9 +55,8 @@ impl Pages {
         }
         // SAFETY: `mmap` requires that a fixed address replaces nothing in use: the address is null and
         // the flags hold no MAP_FIXED, so the kernel picks an unused range.
-        let base = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, fd, 0)
-        }?;
+        let base =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, fd, 0) }?;
         let pages = Self {
             base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
             bytes,

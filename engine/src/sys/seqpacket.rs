@@ -182,7 +182,10 @@ impl Seqpacket {
                 }
             }
             return Ok(
-                if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+                if got
+                    .flags
+                    .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+                {
                     Received::Cut
                 } else if got.bytes == 0 {
                     Received::Closed

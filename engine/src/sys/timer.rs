@@ -35,7 +35,10 @@ impl Timer {
         };
         let it_value = after.map_or(zero, |after| {
             // Zero would unset it. More than a lifetime is a lifetime.
-            let after = after.clamp(Duration::from_nanos(1), Duration::from_secs(u32::MAX.into()));
+            let after = after.clamp(
+                Duration::from_nanos(1),
+                Duration::from_secs(u32::MAX.into()),
+            );
             Timespec {
                 tv_sec: after.as_secs().cast_signed(),
                 tv_nsec: after.subsec_nanos().into(),

@@ -132,7 +132,10 @@ impl Door {
         match link.phase {
             Phase::Asked => {
                 // A peer that is gone needs no answer.
-                let _ = say(link.socket.as_ref(), &Frame::Reject(Reason::Consumer, *data));
+                let _ = say(
+                    link.socket.as_ref(),
+                    &Frame::Reject(Reason::Consumer, *data),
+                );
             }
             Phase::Lost => {}
             _ => return Err(wrong_state()),
@@ -314,11 +317,7 @@ pub(super) fn say_end(
 }
 
 /// Sends a region. The outer error: it cannot be granted; the inner one: the peer is gone.
-fn say_grant(
-    socket: Option<&Seqpacket>,
-    rkey: Rkey,
-    grant: &Grant,
-) -> io::Result<io::Result<()>> {
+fn say_grant(socket: Option<&Seqpacket>, rkey: Rkey, grant: &Grant) -> io::Result<io::Result<()>> {
     let words = GrantWords {
         base: grant.base,
         len: grant.len,

@@ -222,7 +222,17 @@ mod tests {
         for name in ["a", "node-7_b.c", "A.", &"x".repeat(64)] {
             assert!(check_name(name).is_ok(), "{name}");
         }
-        for name in ["", ".", "..", ".hidden", "a/b", "a b", "ä", "a\0", &"x".repeat(65)] {
+        for name in [
+            "",
+            ".",
+            "..",
+            ".hidden",
+            "a/b",
+            "a b",
+            "ä",
+            "a\0",
+            &"x".repeat(65),
+        ] {
             assert!(check_name(name).is_err(), "{name}");
         }
     }
@@ -238,7 +248,12 @@ mod tests {
         let link = path.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(Dir::open(&link, &[uid]).is_err());
-        for (mode, good) in [(0o777, false), (0o730, false), (0o1777, true), (0o755, true)] {
+        for (mode, good) in [
+            (0o777, false),
+            (0o730, false),
+            (0o1777, true),
+            (0o755, true),
+        ] {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             assert_eq!(Dir::open(&path, &[uid]).is_ok(), good, "{mode:o}");
         }

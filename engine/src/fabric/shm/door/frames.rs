@@ -259,8 +259,8 @@ impl Frame {
             return Err(Malformed);
         }
         let kind = Kind::from_number(u16::from_le_bytes(at(head, 6)));
-        let ours = u16::from_le_bytes(at(head, 4)) == VERSION
-            && u64::from_le_bytes(at(head, 8)) == LAYOUT;
+        let ours =
+            u16::from_le_bytes(at(head, 4)) == VERSION && u64::from_le_bytes(at(head, 8)) == LAYOUT;
         if !ours && kind != Some(Kind::Reject) {
             return Err(FrameError::Version);
         }
@@ -385,9 +385,7 @@ const RIGHTS: [(Access, u8); 5] = [
 ];
 
 fn access_bits(access: Access) -> u8 {
-    let had = RIGHTS
-        .iter()
-        .filter(|(right, _)| access.contains(*right));
+    let had = RIGHTS.iter().filter(|(right, _)| access.contains(*right));
     had.fold(0, |bits, (_, bit)| bits | bit)
 }
 

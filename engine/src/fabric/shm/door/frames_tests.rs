@@ -98,18 +98,18 @@ fn other_versions_are_told_from_nonsense() {
 fn numbers_that_cannot_be_are_refused() {
     let request = Frame::Request(end());
     let bad: [(usize, &[u8]); 13] = [
-        (19, &[1]),                     // QP of more than 24 bits
-        (20, &[32]),                    // a right that is none
-        (23, &[8]),                     // retries
-        (24, &[8]),                     // RNR retries
-        (25, &[57]),                    // private data
-        (25, &[4]),                     // private data behind its end
-        (26, &[2]),                     // bell
-        (27, &[1]),                     // reserved
-        (28, &[255, 0, 0, 0]),          // cells
-        (32, &[0, 0, 0, 128]),          // data
-        (36, &[1]),                     // reserved
-        (40, &[0; 8]),                  // no board
+        (19, &[1]),                      // QP of more than 24 bits
+        (20, &[32]),                     // a right that is none
+        (23, &[8]),                      // retries
+        (24, &[8]),                      // RNR retries
+        (25, &[57]),                     // private data
+        (25, &[4]),                      // private data behind its end
+        (26, &[2]),                      // bell
+        (27, &[1]),                      // reserved
+        (28, &[255, 0, 0, 0]),           // cells
+        (32, &[0, 0, 0, 128]),           // data
+        (36, &[1]),                      // reserved
+        (40, &[0; 8]),                   // no board
         (40, &[0, 0, 0, 0, 0, 1, 0, 0]), // a board of a tebibyte
     ];
     for (place, bytes) in bad {
@@ -121,13 +121,13 @@ fn numbers_that_cannot_be_are_refused() {
     }
     let grant = Frame::Grant(Rkey(3), Some(grant()));
     let bad: [(usize, &[u8]); 7] = [
-        (20, &[64]),       // a right that is none
-        (21, &[2]),        // neither yes nor no
-        (22, &[1]),        // reserved
-        (24, &[255; 8]),   // wraps
-        (32, &[0; 8]),     // empty
-        (32, &[1, 32]),    // longer than its memory
-        (40, &[255; 8]),   // more than there is
+        (20, &[64]),     // a right that is none
+        (21, &[2]),      // neither yes nor no
+        (22, &[1]),      // reserved
+        (24, &[255; 8]), // wraps
+        (32, &[0; 8]),   // empty
+        (32, &[1, 32]),  // longer than its memory
+        (40, &[255; 8]), // more than there is
     ];
     for (place, bytes) in bad {
         assert_eq!(changed(&grant, place, bytes), Err(Malformed), "{place}");

@@ -147,11 +147,7 @@ impl Door {
         if !self.settings.uids.contains(&peer.uid) {
             return true;
         }
-        let mut link = Link::new(
-            Phase::Greeting,
-            listener.name.clone(),
-            peer.pid.to_string(),
-        );
+        let mut link = Link::new(Phase::Greeting, listener.name.clone(), peer.pid.to_string());
         let passive = self.number();
         if self.epoll.add(&socket, passive).is_err() {
             return true;

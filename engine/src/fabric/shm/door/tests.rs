@@ -165,7 +165,9 @@ impl Meeting {
     }
 
     fn door(&mut self, side: Side) -> &mut Door {
-        self.doors[side as usize].as_mut().expect("the door is here")
+        self.doors[side as usize]
+            .as_mut()
+            .expect("the door is here")
     }
 
     fn key(&self, side: Side) -> u64 {
@@ -216,7 +218,11 @@ impl Meeting {
             self.pump();
             sleep(Duration::from_micros(500));
         }
-        assert!(self.heard.iter().all(VecDeque::is_empty), "{:?}", self.heard);
+        assert!(
+            self.heard.iter().all(VecDeque::is_empty),
+            "{:?}",
+            self.heard
+        );
     }
 
     /// An end that may connect.
@@ -238,7 +244,10 @@ impl Meeting {
 
     fn asked(&mut self) -> CmNews {
         let news = self.cm(Side::Passive);
-        assert_eq!((news.key, news.kind), (self.listener, CmEventKind::ConnectRequest));
+        assert_eq!(
+            (news.key, news.kind),
+            (self.listener, CmEventKind::ConnectRequest)
+        );
         self.keys[1] = news.request.expect("a key");
         news
     }

@@ -15,13 +15,21 @@ fn both_ends_get_each_other() {
     m.connect(sleeper);
     let request = m.asked();
     assert_eq!(request.private_data.as_slice(), b"request");
-    assert_eq!((request.responder_resources, request.initiator_depth), (4, 3));
+    assert_eq!(
+        (request.responder_resources, request.initiator_depth),
+        (4, 3)
+    );
     assert!(request.peer.is_none());
     m.accept(offer());
     let answer = m.hears(Side::Active, CmEventKind::ConnectResponse, 0);
     assert_eq!(answer.private_data.as_slice(), b"answer");
     // Nothing was written yet, and nobody else can any more.
-    assert!(m.inboxes.iter().flatten().all(|inbox| inbox.writes_sealed()));
+    assert!(
+        m.inboxes
+            .iter()
+            .flatten()
+            .all(|inbox| inbox.writes_sealed())
+    );
     m.peers[0] = answer.peer;
     m.silence(); // Established is for who knows that both agree.
     m.confirm();
@@ -29,7 +37,10 @@ fn both_ends_get_each_other() {
     m.silence();
     let [active, passive] = m.peers.each_ref().map(|peer| peer.as_deref().unwrap());
     assert_eq!((active.qp, active.access), (QpNum(7), Access::REMOTE_READ));
-    assert_eq!((active.geometry, active.board.bytes()), (SMALL, BOARD_BYTES));
+    assert_eq!(
+        (active.geometry, active.board.bytes()),
+        (SMALL, BOARD_BYTES)
+    );
     assert_eq!(active.params, params(b"answer"));
     assert_eq!(passive.params, params(b"request"));
     assert!(active.bell.is_none());
@@ -51,9 +62,15 @@ fn names_agree() {
     let here = m.door(Side::Active).local(active).unwrap();
     assert_eq!(m.door(Side::Passive).peer(passive), Some(here));
     assert_eq!(m.door(Side::Active).peer(active).as_deref(), Some("name"));
-    assert_eq!(m.door(Side::Passive).local(passive).as_deref(), Some("name"));
+    assert_eq!(
+        m.door(Side::Passive).local(passive).as_deref(),
+        Some("name")
+    );
     let listener = m.listener;
-    assert_eq!(m.door(Side::Passive).local(listener).as_deref(), Some("name"));
+    assert_eq!(
+        m.door(Side::Passive).local(listener).as_deref(),
+        Some("name")
+    );
     assert_eq!(m.door(Side::Passive).peer(listener), None);
 }
 
@@ -206,7 +223,9 @@ fn who_is_not_answered_gives_up() {
     m.silence();
     let gone = m.door(Side::Passive).accept(key, offer(), &params(b""));
     assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ECONNRESET));
-    m.door(Side::Passive).reject(key, &PrivateData::EMPTY).unwrap();
+    m.door(Side::Passive)
+        .reject(key, &PrivateData::EMPTY)
+        .unwrap();
     m.silence();
     // The listener's process does not.
     let mut m = Meeting::with_timeout("late-door", short);
@@ -263,7 +282,10 @@ fn the_descriptor_is_readable_just_when_there_is_something() {
     }
     let ready = || {
         let mut events = Events::new();
-        let mut tokens: Vec<_> = watch.wait(Some(Duration::ZERO), &mut events).unwrap().collect();
+        let mut tokens: Vec<_> = watch
+            .wait(Some(Duration::ZERO), &mut events)
+            .unwrap()
+            .collect();
         tokens.sort_unstable();
         tokens
     };
@@ -274,7 +296,9 @@ fn the_descriptor_is_readable_just_when_there_is_something() {
     assert!(ready().is_empty());
     m.door(Side::Active).route(key).unwrap();
     assert!(m.door(Side::Active).next().unwrap().is_some());
-    m.door(Side::Active).connect(key, offer(), &params(b"")).unwrap();
+    m.door(Side::Active)
+        .connect(key, offer(), &params(b""))
+        .unwrap();
     assert_eq!(ready(), [1]);
     assert!(m.door(Side::Passive).next().unwrap().is_some());
     assert!(ready().is_empty());

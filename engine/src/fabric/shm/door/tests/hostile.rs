@@ -68,7 +68,11 @@ fn memory(bytes: usize, flags: MemfdFlags, seals: SealFlags) -> OwnedFd {
 }
 
 fn sealed(bytes: usize) -> OwnedFd {
-    memory(bytes, MemfdFlags::empty(), SealFlags::SHRINK | SealFlags::GROW)
+    memory(
+        bytes,
+        MemfdFlags::empty(),
+        SealFlags::SHRINK | SealFlags::GROW,
+    )
 }
 
 fn read_only(fd: &OwnedFd) -> OwnedFd {
@@ -147,15 +151,47 @@ fn lies() -> Vec<(&'static str, bool, Vec<OwnedFd>)> {
         ("swapped", false, vec![board(), inbox()]),
         ("a file", false, vec![file(), board()]),
         ("no board", false, vec![inbox(), file()]),
-        ("a short inbox", false, vec![sealed(SMALL.bytes() - 1), board()]),
-        ("a long inbox", false, vec![sealed(SMALL.bytes() + 4096), board()]),
+        (
+            "a short inbox",
+            false,
+            vec![sealed(SMALL.bytes() - 1), board()],
+        ),
+        (
+            "a long inbox",
+            false,
+            vec![sealed(SMALL.bytes() + 4096), board()],
+        ),
         ("an empty board", false, vec![inbox(), sealed(0)]),
-        ("an unsealed inbox", false, vec![memory(SMALL.bytes(), none, SealFlags::empty()), board()]),
-        ("one that grows", false, vec![memory(SMALL.bytes(), none, shrink), board()]),
-        ("one that shrinks", false, vec![memory(SMALL.bytes(), none, grow), board()]),
-        ("a board that shrinks", false, vec![inbox(), memory(BOARD_BYTES, none, grow)]),
-        ("an inbox for reading", false, vec![read_only(&inbox()), board()]),
-        ("an inbox sealed too early", false, vec![memory(SMALL.bytes(), none, future), board()]),
+        (
+            "an unsealed inbox",
+            false,
+            vec![memory(SMALL.bytes(), none, SealFlags::empty()), board()],
+        ),
+        (
+            "one that grows",
+            false,
+            vec![memory(SMALL.bytes(), none, shrink), board()],
+        ),
+        (
+            "one that shrinks",
+            false,
+            vec![memory(SMALL.bytes(), none, grow), board()],
+        ),
+        (
+            "a board that shrinks",
+            false,
+            vec![inbox(), memory(BOARD_BYTES, none, grow)],
+        ),
+        (
+            "an inbox for reading",
+            false,
+            vec![read_only(&inbox()), board()],
+        ),
+        (
+            "an inbox sealed too early",
+            false,
+            vec![memory(SMALL.bytes(), none, future), board()],
+        ),
     ];
     // What the largest pages cannot be, the others may be; where the host has none, the kind is the same.
     let huge = MemfdFlags::HUGETLB | MemfdFlags::ALLOW_SEALING;
@@ -278,7 +314,11 @@ fn frames_out_of_order_end_the_connection() {
     let mut m = Meeting::new("out-of-order");
     let send = |rogue: &Rogue, frame: &Frame| {
         let (inbox, board) = (inbox(), board());
-        let fds = if frame.fds() == 2 { vec![&inbox, &board] } else { vec![] };
+        let fds = if frame.fds() == 2 {
+            vec![&inbox, &board]
+        } else {
+            vec![]
+        };
         rogue.says(frame, &fds);
     };
     for frame in frames {
@@ -393,7 +433,10 @@ fn questions_without_end_are_not_listened_to() {
         rogue.says(&Frame::Ask(Rkey(1)), &[]);
     }
     for _ in 0..ASKS_MAX {
-        assert!(matches!(m.event(Side::Passive), DoorEvent::RegionAsked { .. }));
+        assert!(matches!(
+            m.event(Side::Passive),
+            DoorEvent::RegionAsked { .. }
+        ));
     }
     m.hears(Side::Passive, CmEventKind::Disconnected, -libc::EPROTO);
     assert_eq!(rogue.hears(&mut m), None);

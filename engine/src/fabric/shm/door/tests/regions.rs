@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code, reason = "looks into memory that the doors have mapped")]
 
-use super::*;
 use super::super::link::ASKS_MAX;
+use super::*;
 
 const BYTES: usize = 8192;
 
