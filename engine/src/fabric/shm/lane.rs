@@ -157,12 +157,9 @@ impl ShmLane {
             return;
         };
         qp.end();
-        if let Some(filling) = qp.filling.take()
-            && qp.shared
-        {
+        if qp.filling.take().is_some() && qp.shared {
             // Its receive was the lane's, whose room it takes for ever otherwise.
             self.ground.cq.retire_shared();
-            drop(filling);
         }
         self.ground.cq.orphan(index, qp.in_cq());
         self.live.retain(|live| *live != index);

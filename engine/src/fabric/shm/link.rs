@@ -51,13 +51,13 @@ pub(super) struct Change {
     pub(super) step: Step,
 }
 
-/// What only its fall must still happen to.
+/// What is only to be dropped.
 #[derive(Debug)]
 pub(super) enum Grave {
     /// A QP with all its maps.
     Qp(Box<QpState>),
     /// A peer's region.
-    Region(Box<Mapped>),
+    Region(#[allow(dead_code, reason = "dropping it unmaps")] Box<Mapped>),
 }
 
 #[derive(Debug, Default)]

@@ -375,7 +375,7 @@ impl Fabric for Shm {
                 Some(DoorEvent::RegionAsked { key, rkey }) => {
                     let grant = self.grant(rkey);
                     // Where it fails the connection ends, which the door tells.
-                    let _ = self.door.lock().answer_region(key, rkey, grant.as_ref());
+                    let _ = self.door.lock().answer_region(key, rkey, grant);
                 }
                 Some(DoorEvent::RegionAnswer { key, rkey, grant }) => {
                     self.answered(key, rkey, grant);
@@ -539,7 +539,7 @@ impl Fabric for Shm {
         params: &ConnParams,
     ) -> Result<(), FabricError> {
         let offer = self.offer(id, qp, params, Step::Accept)?;
-        let done = self.door.lock().accept(id.key, &offer, params);
+        let done = self.door.lock().accept(id.key, offer, params);
         done.map_err(at(Step::Accept))?;
         qp.handle.tell(link::Step::Accepted);
         Ok(())

@@ -114,12 +114,6 @@ impl Peer {
         })
     }
 
-    /// It may sleep.
-    #[inline]
-    pub(super) fn has_bell(&self) -> bool {
-        self.ringer.is_some()
-    }
-
     /// Something was pushed or published: if it sleeps, it is woken.
     #[inline]
     pub(super) fn ring(&self) {
