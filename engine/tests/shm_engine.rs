@@ -4,7 +4,9 @@
 mod shm_common;
 
 use shm_common::Place;
-use spinwire::config::{ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, WorkerPlan};
+use spinwire::config::{
+    ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, ShmPlan, WorkerPlan,
+};
 use spinwire::control::{ConnectError, Offer};
 use spinwire::fabric::fault::{Fault, Profile};
 use spinwire::fabric::{Fabric, Url};
@@ -49,6 +51,7 @@ fn plan(idle: IdlePolicy) -> Plan {
             retry_count: 7,
             rnr_retry_count: 7,
         },
+        shm: ShmPlan::default(),
     }
 }
 
