@@ -137,7 +137,7 @@ impl ShmLane {
                 Step::Region(rkey, region) => {
                     let gone = qp.peer.as_mut().and_then(|peer| peer.answer(rkey, region));
                     if let Some(gone) = gone {
-                        self.link.bury(Grave::Region(gone), None);
+                        self.link.bury(Grave::Region(Box::new(gone)), None);
                     }
                     self.touch(index);
                 }

@@ -87,6 +87,9 @@ pub struct Settings {
     pub uids: Vec<u32>,
 }
 
+/// The inbox of a QP, and its bell with the peer's end of it, where the lane sleeps.
+type Inbox = (Arc<Memfd>, Inlet, Option<(Bell, OwnedFd)>);
+
 /// The QP of an id, as events find it.
 #[derive(Debug)]
 struct Link {
@@ -212,7 +215,7 @@ impl Shm {
     }
 
     /// The inbox of a QP, and the bell by which its peer wakes the lane.
-    fn inbox(cq: &ShmCq) -> io::Result<(Arc<Memfd>, Inlet, Option<(Bell, OwnedFd)>)> {
+    fn inbox(cq: &ShmCq) -> io::Result<Inbox> {
         let geometry = Geometry::DEFAULT;
         let memfd = Arc::new(Memfd::create("spinwire-inbox", geometry.bytes())?);
         let memory = maps::ours(&memfd, geometry).ok_or(io::ErrorKind::InvalidInput)?;
@@ -227,6 +230,11 @@ impl Shm {
         let Some((qp, own)) = qp else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         };
+        tracing::debug!(
+            qp = qp.number.0,
+            peer = end.qp.0,
+            "the peer's inbox is mapped"
+        );
         let theirs = end.params;
         let retries = theirs.rnr_retry_count;
         let fetches = own.initiator_depth.min(theirs.responder_resources);

@@ -87,7 +87,7 @@ pub(super) struct Peer {
     pub(super) rnr_retry_count: u8,
     /// READs and atomics that may be under way; 0 for none.
     pub(super) fetch_depth: u8,
-    regions: Vec<Box<Mapped>>,
+    regions: Vec<Mapped>,
     last: usize,
     /// The key that it was asked for, and has not given.
     asked: Option<Rkey>,
@@ -152,11 +152,10 @@ impl Peer {
             return Remote::Refused;
         }
         let is = |region: &Mapped| region.rkey == at.rkey;
-        let last = self.regions.get(self.last).is_some_and(|r| is(r));
-        let found = if last {
+        let found = if self.regions.get(self.last).is_some_and(is) {
             Some(self.last)
         } else {
-            self.regions.iter().position(|r| is(r))
+            self.regions.iter().position(is)
         };
         let Some(found) = found else {
             return Remote::Unknown;
@@ -177,11 +176,7 @@ impl Peer {
 
     /// What the peer answered. Gives a region that is mapped no longer: one whose key is out of use, or
     /// the oldest where there is no more room.
-    pub(super) fn answer(
-        &mut self,
-        rkey: Rkey,
-        region: Option<Box<Mapped>>,
-    ) -> Option<Box<Mapped>> {
+    pub(super) fn answer(&mut self, rkey: Rkey, region: Option<Box<Mapped>>) -> Option<Mapped> {
         if self.asked == Some(rkey) {
             self.asked = None;
         }
@@ -192,7 +187,7 @@ impl Peer {
         let idle = self.regions.iter().position(|r| !self.means(r.rkey));
         let full = (self.regions.len() >= REGIONS_MAX).then_some(0);
         let gone = idle.or(full).map(|at| self.regions.remove(at));
-        self.regions.push(region);
+        self.regions.push(*region);
         gone
     }
 }
