@@ -211,7 +211,7 @@ fn denied(path: &Path, why: &str) -> io::Error {
     )
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::super::tests::scratch;
     use super::*;
