@@ -200,7 +200,7 @@ impl Seqpacket {
     }
 
     /// Two ends of one connection, for tests.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn pair() -> io::Result<(Self, Self)> {
         let kind = SocketType::SEQPACKET;
         let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, kind, FLAGS, None)?;
@@ -220,7 +220,7 @@ fn open() -> io::Result<Seqpacket> {
     Ok(Seqpacket(fd))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -60,7 +60,7 @@ impl AsFd for Timer {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::sys::epoll::{Epoll, Events};

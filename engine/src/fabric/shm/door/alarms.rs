@@ -66,7 +66,7 @@ impl Alarms {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;

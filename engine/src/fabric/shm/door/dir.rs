@@ -75,15 +75,18 @@ impl Places {
 
     /// The directories to look into for a name, those that are there and trustworthy.
     pub(super) fn to_dial(&self, uids: &[u32]) -> Vec<Dir> {
-        let paths = match &self.named {
-            Some(named) => vec![named.clone()],
-            None if self.uid == ROOT => vec![OF_ROOT.into(), own_dir(ROOT)],
-            None => vec![own_dir(self.uid), OF_ROOT.into(), own_dir(ROOT)],
-        };
         let mut owners = vec![self.uid, ROOT];
         owners.extend(uids);
         let open = |path: &PathBuf| Dir::open(path, &owners).ok();
-        paths.iter().filter_map(open).collect()
+        self.paths().iter().filter_map(open).collect()
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        match &self.named {
+            Some(named) => vec![named.clone()],
+            None if self.uid == ROOT => vec![OF_ROOT.into(), own_dir(ROOT)],
+            None => vec![own_dir(self.uid), OF_ROOT.into(), own_dir(ROOT)],
+        }
     }
 }
 
@@ -211,7 +214,7 @@ fn denied(path: &Path, why: &str) -> io::Error {
     )
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::super::tests::scratch;
     use super::*;
@@ -235,6 +238,20 @@ mod tests {
         ] {
             assert!(check_name(name).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn our_own_directory_comes_before_that_of_root() {
+        let places = |named: Option<&str>, uid| Places {
+            named: named.map(PathBuf::from),
+            uid,
+        };
+        let own = Path::new("/tmp/spinwire-1000");
+        let roots = [Path::new("/run/spinwire"), Path::new("/tmp/spinwire-0")];
+        assert_eq!(places(None, 1000).paths(), [own, roots[0], roots[1]]);
+        assert_eq!(places(None, 0).paths(), roots);
+        let named = Path::new("/somewhere");
+        assert_eq!(places(Some("/somewhere"), 1000).paths(), [named]);
     }
 
     #[test]

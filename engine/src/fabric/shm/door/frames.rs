@@ -448,6 +448,6 @@ pub fn fuzz_frame(bytes: &[u8]) {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[path = "frames_tests.rs"]
 mod tests;

@@ -67,7 +67,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(super) const ALL: [Self; 15] = [
         Self::Addressed,
         Self::Routed,
@@ -266,7 +266,7 @@ pub(super) fn take_ask(asks: &mut VecDeque<Rkey>, rkey: Rkey) -> bool {
     found.and_then(|at| asks.remove(at)).is_some()
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

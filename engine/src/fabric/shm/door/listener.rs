@@ -107,7 +107,7 @@ impl Drop for Listener {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::super::dir::Places;
     use super::super::tests::scratch;

@@ -184,5 +184,5 @@ fn peer_gone() -> io::Error {
     io::Error::from_raw_os_error(libc::ECONNRESET)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

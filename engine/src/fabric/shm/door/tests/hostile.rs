@@ -463,6 +463,51 @@ fn a_peer_that_reads_nothing_is_left() {
     assert_eq!(left, CmEventKind::Disconnected);
 }
 
+/// Does something as another user, which only root can: a thread has credentials of its own.
+fn as_stranger<T: Send>(does: impl FnOnce() -> T + Send) -> Option<T> {
+    let stranger = rustix::process::Uid::from_raw(STRANGER);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            let changed = rustix::thread::set_thread_uid(stranger);
+            changed.is_ok().then(does)
+        });
+        thread.join().expect("the stranger lives")
+    })
+}
+
+const STRANGER: u32 = 65_534;
+
+#[test]
+fn another_user_is_known_by_the_kernel() {
+    let mut m = Meeting::new("user");
+    let path = m.dir.join("name");
+    let call = || Seqpacket::connect(&path);
+    let Some(refused) = as_stranger(call) else {
+        return; // Only root can be somebody else.
+    };
+    assert_eq!(
+        refused.map(drop).unwrap_err().kind(),
+        io::ErrorKind::PermissionDenied
+    );
+    // Past the mode of the socket, credentials count.
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    std::fs::set_permissions(&path, everybody).unwrap();
+    let rogue = Rogue(as_stranger(call).unwrap().unwrap());
+    rogue.says(&Frame::Request(end()), &[&inbox(), &board()]);
+    assert_eq!(rogue.hears(&mut m), None);
+    m.silence();
+    // One that is asked for is let in.
+    let listener = m.listener;
+    m.door(Side::Passive).destroy(listener);
+    let uids = vec![rustix::process::geteuid().as_raw(), STRANGER];
+    let mut open = door_with(&m.dir, uids, PATIENCE);
+    m.listener = open.listen("name", 4).unwrap();
+    m.doors[1] = Some(open);
+    let rogue = Rogue(as_stranger(call).unwrap().unwrap());
+    rogue.says(&Frame::Request(end()), &[&inbox(), &board()]);
+    m.asked();
+}
+
 #[test]
 fn silent_callers_neither_fill_the_door_nor_stay() {
     let mut m = Meeting::with_timeout("silent", Duration::from_millis(100));
