@@ -70,7 +70,11 @@ impl Case {
         let mut sorted = self.figures.clone();
         sorted.sort_by(f64::total_cmp);
         let first_is_best = self.unit == "ns";
-        let best = if first_is_best { sorted.first() } else { sorted.last() };
+        let best = if first_is_best {
+            sorted.first()
+        } else {
+            sorted.last()
+        };
         self.median = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0);
         self.best = best.copied().unwrap_or(0.0);
     }
@@ -105,7 +109,7 @@ fn cases() -> Vec<Case> {
 fn main() -> Fallible<()> {
     let args = Args::parse();
     let cores = two_cores(&args.cores)?;
-    Clock::calibrated();
+    let _ = Clock::calibrated();
     let mut cases = cases();
     if let Some(only) = &args.only {
         cases.retain(|case| case.name.contains(only.as_str()));
@@ -115,11 +119,17 @@ fn main() -> Fallible<()> {
             case.figures.push((case.run)(cores)?);
         }
     }
-    println!("{:<44} {:>5} {:>9} {:>9}", "measured", "unit", "median", "best");
+    println!(
+        "{:<44} {:>5} {:>9} {:>9}",
+        "measured", "unit", "median", "best"
+    );
     for case in &mut cases {
         case.sum_up();
         let (name, unit) = (&case.name, case.unit);
-        println!("{name:<44} {unit:>5} {:>9.2} {:>9.2}", case.median, case.best);
+        println!(
+            "{name:<44} {unit:>5} {:>9.2} {:>9.2}",
+            case.median, case.best
+        );
     }
     if let Some(path) = args.json {
         let document = serde_json::json!({
