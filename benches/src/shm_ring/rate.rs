@@ -7,6 +7,7 @@ use spinwire::sys::affinity::pin_current_thread;
 use spinwire::sys::clock::Clock;
 use spinwire::types::CoreId;
 use std::hint::black_box;
+use std::time::Duration;
 
 /// What the receiving thread does with a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,8 +24,8 @@ fn count(bytes: usize) -> u32 {
 }
 
 /// Millions a second.
-fn rate(count: u32, nanos: u64) -> Fallible<f64> {
-    Ok(f64::from(count) * 1e3 / f64::from(u32::try_from(nanos.max(1))?))
+fn rate(count: u32, nanos: u64) -> f64 {
+    f64::from(count) / Duration::from_nanos(nanos).as_secs_f64() / 1e6
 }
 
 /// Messages of so many bytes one way, until the last is acknowledged.
@@ -46,7 +47,7 @@ pub(crate) fn ring(cores: [CoreId; 2], bytes: usize, receiver: Receiver) -> Fall
                 here.send(black_box(&message))?;
             }
             here.drain()?;
-            rate(count, clock.now().since(began))
+            Ok(rate(count, clock.now().since(began)))
         },
         move || {
             let mut left = warm_up + count;
@@ -86,5 +87,5 @@ pub(crate) fn copies(cores: [CoreId; 2], bytes: usize) -> Fallible<f64> {
         slots[at..at + bytes].copy_from_slice(black_box(&message));
         read(&slots[at..at + bytes]);
     }
-    rate(count, clock.now().since(began))
+    Ok(rate(count, clock.now().since(began)))
 }
