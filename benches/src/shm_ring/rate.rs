@@ -3,6 +3,7 @@
 use crate::Fallible;
 use crate::link::{link, read};
 use crate::threads::both;
+use spinwire::fabric::shm::Geometry;
 use spinwire::sys::affinity::pin_current_thread;
 use spinwire::sys::clock::Clock;
 use spinwire::types::CoreId;
@@ -29,8 +30,13 @@ fn rate(count: u32, nanos: u64) -> f64 {
 }
 
 /// Messages of so many bytes one way, until the last is acknowledged.
-pub(crate) fn ring(cores: [CoreId; 2], bytes: usize, receiver: Receiver) -> Fallible<f64> {
-    let (mut here, mut there) = link()?;
+pub(crate) fn ring(
+    cores: [CoreId; 2],
+    geometry: Geometry,
+    bytes: usize,
+    receiver: Receiver,
+) -> Fallible<f64> {
+    let (mut here, mut there) = link(geometry)?;
     let (message, mut slots) = (vec![7; bytes], vec![0; bytes * SLOTS]);
     let clock = Clock::calibrated();
     let count = count(bytes);
