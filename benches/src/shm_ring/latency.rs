@@ -3,6 +3,7 @@
 use crate::Fallible;
 use crate::link::link;
 use crate::threads::both;
+use spinwire::fabric::shm::Geometry;
 use spinwire::sys::clock::Clock;
 use spinwire::types::CoreId;
 use std::hint::black_box;
@@ -86,8 +87,8 @@ pub(crate) fn two_lines(cores: [CoreId; 2]) -> Fallible<f64> {
 }
 
 /// Messages of so many bytes, copied out and read at both ends.
-pub(crate) fn ring(cores: [CoreId; 2], bytes: usize) -> Fallible<f64> {
-    let (mut here, mut there) = link()?;
+pub(crate) fn ring(cores: [CoreId; 2], geometry: Geometry, bytes: usize) -> Fallible<f64> {
+    let (mut here, mut there) = link(geometry)?;
     let (message, mut into) = (vec![7; bytes], vec![0; bytes]);
     let (echo, mut slot) = (message.clone(), into.clone());
     both(

@@ -11,10 +11,10 @@ pub(crate) struct End {
     inlet: Inlet,
 }
 
-/// The two ends of a connection.
-pub(crate) fn link() -> Fallible<(End, End)> {
-    let (far, inlet) = rig::pair(Geometry::DEFAULT)?;
-    let (outlet, far_inlet) = rig::pair(Geometry::DEFAULT)?;
+/// The two ends of a connection, whose inboxes are of that size.
+pub(crate) fn link(geometry: Geometry) -> Fallible<(End, End)> {
+    let (far, inlet) = rig::pair(geometry)?;
+    let (outlet, far_inlet) = rig::pair(geometry)?;
     let there = End {
         outlet: far,
         inlet: far_inlet,

@@ -11,6 +11,7 @@ mod threads;
 
 use clap::Parser;
 use serde::Serialize;
+use spinwire::fabric::shm::Geometry;
 use spinwire::sys::affinity::{allowed_cores, pin_current_thread};
 use spinwire::sys::clock::Clock;
 use spinwire::types::CoreId;
@@ -28,6 +29,12 @@ struct Args {
     /// The two cores, such as 0,1; else the first two that are allowed
     #[arg(long, value_delimiter = ',')]
     cores: Vec<usize>,
+    /// Cells of a ring
+    #[arg(long, default_value_t = Geometry::DEFAULT.cells)]
+    cells: u32,
+    /// Bytes of a ring's data
+    #[arg(long, default_value_t = Geometry::DEFAULT.data_bytes)]
+    data_bytes: u32,
     /// Only what has this in its name
     #[arg(long)]
     only: Option<String>,
@@ -70,30 +77,34 @@ impl Case {
         let mut sorted = self.figures.clone();
         sorted.sort_by(f64::total_cmp);
         let first_is_best = self.unit == "ns";
-        let best = if first_is_best { sorted.first() } else { sorted.last() };
+        let best = if first_is_best {
+            sorted.first()
+        } else {
+            sorted.last()
+        };
         self.median = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0);
         self.best = best.copied().unwrap_or(0.0);
     }
 }
 
-fn cases() -> Vec<Case> {
+fn cases(geometry: Geometry) -> Vec<Case> {
     let mut cases = vec![
         Case::new("raw, one line: half round trip", "ns", latency::one_line),
         Case::new("raw, two lines: half round trip", "ns", latency::two_lines),
     ];
     for bytes in [8, 48, 64, 256, 4096] {
         let name = format!("ring, {bytes} B: half round trip");
-        let run = move |cores| latency::ring(cores, bytes);
+        let run = move |cores| latency::ring(cores, geometry, bytes);
         cases.push(Case::new(name, "ns", run));
     }
     for bytes in [8, 48, 64, 256, 4096] {
         let name = format!("ring, {bytes} B: messages");
-        let run = move |cores| rate::ring(cores, bytes, rate::Receiver::Copies);
+        let run = move |cores| rate::ring(cores, geometry, bytes, rate::Receiver::Copies);
         cases.push(Case::new(name, "M/s", run));
     }
     for bytes in [8, 4096] {
         let name = format!("ring, {bytes} B, not copied out: messages");
-        let run = move |cores| rate::ring(cores, bytes, rate::Receiver::Skips);
+        let run = move |cores| rate::ring(cores, geometry, bytes, rate::Receiver::Skips);
         cases.push(Case::new(name, "M/s", run));
     }
     cases.push(Case::new("one thread, 4096 B: copies", "M/s", |cores| {
@@ -105,8 +116,12 @@ fn cases() -> Vec<Case> {
 fn main() -> Fallible<()> {
     let args = Args::parse();
     let cores = two_cores(&args.cores)?;
-    Clock::calibrated();
-    let mut cases = cases();
+    let _ = Clock::calibrated();
+    let geometry = Geometry {
+        cells: args.cells,
+        data_bytes: args.data_bytes,
+    };
+    let mut cases = cases(geometry.check()?);
     if let Some(only) = &args.only {
         cases.retain(|case| case.name.contains(only.as_str()));
     }
@@ -115,16 +130,24 @@ fn main() -> Fallible<()> {
             case.figures.push((case.run)(cores)?);
         }
     }
-    println!("{:<44} {:>5} {:>9} {:>9}", "measured", "unit", "median", "best");
+    println!(
+        "{:<44} {:>5} {:>9} {:>9}",
+        "measured", "unit", "median", "best"
+    );
     for case in &mut cases {
         case.sum_up();
         let (name, unit) = (&case.name, case.unit);
-        println!("{name:<44} {unit:>5} {:>9.2} {:>9.2}", case.median, case.best);
+        println!(
+            "{name:<44} {unit:>5} {:>9.2} {:>9.2}",
+            case.median, case.best
+        );
     }
     if let Some(path) = args.json {
         let document = serde_json::json!({
             "bench": "shm-ring",
             "rounds": args.rounds,
+            "cells": geometry.cells,
+            "data_bytes": geometry.data_bytes,
             "cores": cores.map(CoreId::number),
             "cases": cases,
         });

@@ -3,10 +3,12 @@
 use crate::Fallible;
 use crate::link::{link, read};
 use crate::threads::both;
+use spinwire::fabric::shm::Geometry;
 use spinwire::sys::affinity::pin_current_thread;
 use spinwire::sys::clock::Clock;
 use spinwire::types::CoreId;
 use std::hint::black_box;
+use std::time::Duration;
 
 /// What the receiving thread does with a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,13 +25,18 @@ fn count(bytes: usize) -> u32 {
 }
 
 /// Millions a second.
-fn rate(count: u32, nanos: u64) -> Fallible<f64> {
-    Ok(f64::from(count) * 1e3 / f64::from(u32::try_from(nanos.max(1))?))
+fn rate(count: u32, nanos: u64) -> f64 {
+    f64::from(count) / Duration::from_nanos(nanos).as_secs_f64() / 1e6
 }
 
 /// Messages of so many bytes one way, until the last is acknowledged.
-pub(crate) fn ring(cores: [CoreId; 2], bytes: usize, receiver: Receiver) -> Fallible<f64> {
-    let (mut here, mut there) = link()?;
+pub(crate) fn ring(
+    cores: [CoreId; 2],
+    geometry: Geometry,
+    bytes: usize,
+    receiver: Receiver,
+) -> Fallible<f64> {
+    let (mut here, mut there) = link(geometry)?;
     let (message, mut slots) = (vec![7; bytes], vec![0; bytes * SLOTS]);
     let clock = Clock::calibrated();
     let count = count(bytes);
@@ -46,7 +53,7 @@ pub(crate) fn ring(cores: [CoreId; 2], bytes: usize, receiver: Receiver) -> Fall
                 here.send(black_box(&message))?;
             }
             here.drain()?;
-            rate(count, clock.now().since(began))
+            Ok(rate(count, clock.now().since(began)))
         },
         move || {
             let mut left = warm_up + count;
@@ -86,5 +93,5 @@ pub(crate) fn copies(cores: [CoreId; 2], bytes: usize) -> Fallible<f64> {
         slots[at..at + bytes].copy_from_slice(black_box(&message));
         read(&slots[at..at + bytes]);
     }
-    rate(count, clock.now().since(began))
+    Ok(rate(count, clock.now().since(began)))
 }

@@ -80,13 +80,33 @@ macro_rules! move_bytes {
     };
 }
 #[cfg(target_arch = "x86_64")]
-move_bytes!(move_16, xmm_reg, "movups {via}, [{from} + {at}]", "movups [{to} + {at}], {via}");
+move_bytes!(
+    move_16,
+    xmm_reg,
+    "movups {via}, [{from} + {at}]",
+    "movups [{to} + {at}], {via}"
+);
 #[cfg(target_arch = "x86_64")]
-move_bytes!(move_8, reg, "mov {via}, [{from} + {at}]", "mov [{to} + {at}], {via}");
+move_bytes!(
+    move_8,
+    reg,
+    "mov {via}, [{from} + {at}]",
+    "mov [{to} + {at}], {via}"
+);
 #[cfg(target_arch = "x86_64")]
-move_bytes!(move_4, reg, "mov {via:e}, [{from} + {at}]", "mov [{to} + {at}], {via:e}");
+move_bytes!(
+    move_4,
+    reg,
+    "mov {via:e}, [{from} + {at}]",
+    "mov [{to} + {at}], {via:e}"
+);
 #[cfg(target_arch = "x86_64")]
-move_bytes!(move_1, reg_byte, "mov {via}, [{from} + {at}]", "mov [{to} + {at}], {via}");
+move_bytes!(
+    move_1,
+    reg_byte,
+    "mov {via}, [{from} + {at}]",
+    "mov [{to} + {at}], {via}"
+);
 
 /// Copies by moves of one size, of which the last overlaps the one before it.
 ///

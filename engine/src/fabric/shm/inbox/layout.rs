@@ -10,6 +10,7 @@
 //!
 //! Imports geometry. Imported by outlet and inlet.
 
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 #![allow(
     unsafe_code,
     reason = "addresses within a mapping that another process writes, from masked positions"
@@ -154,7 +155,10 @@ impl InboxMemory {
         let cells_end = HEADER_BYTES + self.cells() as usize * CELL_BYTES;
         // SAFETY: `add` requires to stay in the mapping: the masked unit is below `units`, so the sum is
         // below `geometry.bytes()`, and `new` saw that so much is there.
-        unsafe { self.base.add(cells_end + unit as usize * UNIT_BYTES as usize) }
+        unsafe {
+            self.base
+                .add(cells_end + unit as usize * UNIT_BYTES as usize)
+        }
     }
 
     /// What the receiver has consumed: cells below, units of data above.
@@ -293,7 +297,10 @@ impl<'a> Cell<'a> {
 
 /// The lower half.
 #[inline(always)]
-#[allow(clippy::cast_possible_truncation, reason = "the half that is asked for")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "the half that is asked for"
+)]
 pub(super) fn low(word: u64) -> u32 {
     word as u32
 }

@@ -130,7 +130,8 @@ impl Outlet {
         cell.second().store(word(beside, ack), Ordering::Relaxed);
         self.tail = self.tail.wrapping_add(1);
         // After the payload and the second word.
-        cell.first().store(word(about, self.tail), Ordering::Release);
+        cell.first()
+            .store(word(about, self.tail), Ordering::Release);
         let ahead = self.tail.wrapping_add(AHEAD - 1);
         self.memory.cell(ahead).prefetch_to_write();
     }
@@ -222,7 +223,9 @@ impl Outlet {
     pub(super) fn begin_at(&mut self, cells: u32, units: u32) {
         (self.tail, self.acked) = (cells, cells);
         (self.data_tail, self.data_free) = (units, units);
-        self.memory.progress().store(word(units, cells), Ordering::Relaxed);
+        self.memory
+            .progress()
+            .store(word(units, cells), Ordering::Relaxed);
     }
 
     /// The memory, for a test that writes to it.
