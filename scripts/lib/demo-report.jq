@@ -58,8 +58,9 @@ def histogram:
             | at as $x | upright($x; 150; 155; "axis"), (time | text($x; 168; "middle"))),
           (["p50", $l.p50], ["p99", $l.p99] | .[0] as $name | .[1]
             | select(. > 0 and log >= $low and log <= $high)
-            | at as $x | upright($x; 10; 150; "mark"),
-              ("\($name) \(time)" | text($x; if $name == "p50" then 9 else 21 end; if $x > 560 then "end" else "start" end))))
+            | at as $x | upright($x; 4; 150; "mark"),
+              ("\($name) \(time)" | (if $x > 560 then -4 else 4 end) as $off
+                | text($x + $off; if $name == "p50" then 13 else 27 end; if $off < 0 then "end" else "start" end))))
     end;
 
 def cells($tag): "<tr>" + (map("<\($tag)>\(. | @html)</\($tag)>") | join("")) + "</tr>";
