@@ -7,7 +7,7 @@ use spinwire::fabric::Url;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Busy-polling RDMA: serve, measure, inspect.
+/// Busy-polling RDMA and shared memory: serve, measure, inspect.
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 #[command(
@@ -50,7 +50,7 @@ pub(crate) struct HostArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Address to listen on: rdma://HOST:PORT
+    /// Address to listen on: rdma://HOST:PORT or shm://NAME
     #[arg(long, value_name = "URL")]
     pub(crate) listen: Url,
     /// Largest message to take, in bytes [default: 65536]
@@ -89,7 +89,7 @@ pub(crate) enum Mode {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// Server: rdma://HOST:PORT
+    /// Server: rdma://HOST:PORT or shm://NAME
     pub(crate) url: Url,
     /// Operation
     #[arg(long, value_enum, default_value = "send")]
@@ -125,13 +125,13 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RpingArgs {
-    /// Server: rdma://HOST:PORT
+    /// Server: rdma://HOST:PORT or shm://NAME
     #[arg(required_unless_present = "server", conflicts_with = "server")]
     pub(crate) url: Option<Url>,
     /// Be the server
     #[arg(long, requires = "listen")]
     pub(crate) server: bool,
-    /// Address for the server to listen on: rdma://HOST:PORT
+    /// Address for the server to listen on: rdma://HOST:PORT or shm://NAME
     #[arg(long, value_name = "URL", requires = "server", conflicts_with = "url")]
     pub(crate) listen: Option<Url>,
     /// Exchanges to do or serve; without it until a signal
@@ -246,6 +246,8 @@ mod tests {
             "spinwire bench rdma://[::1]:7471 --op send --mode latency --size 8 --iters 9 --json";
         assert!(Cli::try_parse_from(good.split(' ')).is_ok());
         for good in [
+            "spinwire serve --listen shm://a-name --connections 1",
+            "spinwire bench shm://a-name --mode rate --size 64",
             "spinwire rping --server --listen rdma://h:1",
             "spinwire rping --server --listen rdma://h:1 --count 9 --size 8388608 --json",
             "spinwire rping rdma://h:1 --count 9 --size 23 --json --worker-core 0",

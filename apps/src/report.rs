@@ -1,7 +1,7 @@
 //! How results look: a table for people, one JSON document for programs.
 
 use crate::cli::{Mode, Op};
-use crate::stats::Summary;
+use crate::stats::{Bucket, Summary};
 use serde::Serialize;
 use spinwire::WorkerGrant;
 use spinwire::metrics::CounterSnapshot;
@@ -40,6 +40,9 @@ pub(crate) struct Row {
     pub(crate) seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) latency_ns: Option<Summary>,
+    /// How many took so long; where latency was measured. For programs only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) histogram: Vec<Bucket>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rate: Option<Rate>,
     pub(crate) counters: CounterSnapshot,
@@ -184,6 +187,7 @@ mod tests {
                 inline_asked: 0,
                 seconds: 0.5,
                 latency_ns,
+                histogram: Vec::new(),
                 rate,
                 counters: CounterSnapshot::default(),
             }],

@@ -2,8 +2,10 @@
 
 use crate::cli::HostArgs;
 use spinwire::config::{Config, Host, Plan, Side};
+use spinwire::fabric::Url;
 use spinwire::limits::{INLINE_MAX_BYTES, QUEUE_DEPTH_MAX, SLOT_BYTES_MAX, SLOT_BYTES_MIN};
 use spinwire::types::CoreId;
+use std::path::Path;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -21,14 +23,14 @@ pub(crate) struct Fit {
     pub(crate) recv_depth: Option<u32>,
 }
 
-/// The plan for one side.
-pub(crate) fn plan(args: &HostArgs, side: Side, fit: &Fit) -> Result<Plan, Failure> {
+/// The plan for one side. `url` is where it listens or connects: its devices are taken.
+pub(crate) fn plan(args: &HostArgs, side: Side, fit: &Fit, url: &Url) -> Result<Plan, Failure> {
     let Fit {
         size, connections, ..
     } = *fit;
-    let host = Host::probe()?;
+    let host = Host::probe_for(url)?;
     let mut plan = match &args.config {
-        Some(path) => Config::from_path(path)?.check(&host)?,
+        Some(path) => mapped(path, &host, url)?,
         None => {
             let mut plan = Config::default_for(&host, side)?;
             choose_cores(&mut plan, args, &host)?;
@@ -62,6 +64,30 @@ pub(crate) fn plan(args: &HostArgs, side: Side, fit: &Fit) -> Result<Plan, Failu
         }
     }
     Ok(plan)
+}
+
+/// The plan of a core map, whose workers take the devices that lead to `url` where they name none.
+fn mapped(path: &Path, host: &Host, url: &Url) -> Result<Plan, Failure> {
+    let config = Config::from_path(path)?;
+    let faults = match config.check(host) {
+        Ok(plan) => return Ok(plan),
+        Err(faults) => faults,
+    };
+    // Devices that lead elsewhere are not missing, and all other faults are the same.
+    let elsewhere = match Host::probe() {
+        Ok(all) if !host.devices.is_empty() => config.check(&all)?,
+        Ok(_) | Err(_) => return Err(faults.into()),
+    };
+    let lanes = elsewhere.workers.iter().flat_map(|w| &w.lanes);
+    let devices: Vec<&str> = lanes.map(|lane| lane.device.as_str()).collect();
+    let (path, wrong) = (path.display(), devices.join(", "));
+    let right: Vec<&str> = host.devices.iter().map(|d| d.name.as_str()).collect();
+    let right = right.join("\", \"");
+    Err(format!(
+        "{path} names {wrong} in [[worker]] devices, which {url} is not reached by: leave the key out, \
+         or write devices = [\"{right}\"]"
+    )
+    .into())
 }
 
 fn choose_cores(plan: &mut Plan, args: &HostArgs, host: &Host) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  record ─► fresh, a list: a store while something is measured ─► summary: histogram, moments
-//!               └─ full ─► histogram and moments at once
+//!               └─ full ─► histogram and moments at once             buckets: what a picture needs
 //! ```
 
 use hdrhistogram::Histogram;
@@ -14,6 +14,9 @@ const NANOS_MAX: u64 = 60_000_000_000;
 /// Times that are kept as they came. Where a device answers before the post returns, as Soft-RoCE
 /// does, nothing is left to hide the cost of a histogram behind.
 const FRESH_MAX: usize = 1 << 16;
+
+/// Buckets of a picture for each doubling of the time: 2 to this power.
+const BUCKET_BITS: u32 = 4;
 
 /// Times of operations, in nanoseconds.
 #[derive(Debug)]
@@ -39,6 +42,19 @@ pub(crate) struct Summary {
     pub(crate) max: u64,
     pub(crate) mean: f64,
     pub(crate) stddev: f64,
+}
+
+/// Times from this one up to a sixteenth or less above it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Bucket {
+    pub(crate) from_ns: u64,
+    pub(crate) count: u64,
+}
+
+/// The first time of the bucket that a time is in.
+fn bucket(nanos: u64) -> u64 {
+    let low_bits = (u64::BITS - nanos.leading_zeros()).saturating_sub(BUCKET_BITS + 1);
+    (nanos >> low_bits) << low_bits
 }
 
 impl Times {
@@ -85,12 +101,32 @@ impl Times {
         self.count + self.fresh.len() as u64
     }
 
-    /// Of every `part`th of a time: 2 makes of a round trip one way, where both ways are alike. `None`
-    /// when nothing was recorded.
-    pub(crate) fn summary(&mut self, part: u32) -> Option<Summary> {
+    /// Puts into the histogram what only lies in the list.
+    fn settle(&mut self) {
         let mut fresh = std::mem::take(&mut self.fresh);
         fresh.drain(..).for_each(|nanos| self.count_in(nanos));
         self.fresh = fresh;
+    }
+
+    /// Of every `part`th of a time, as in [`summary`](Self::summary), the buckets with a time in them.
+    pub(crate) fn buckets(&mut self, part: u32) -> Vec<Bucket> {
+        self.settle();
+        let mut buckets: Vec<Bucket> = Vec::new();
+        for step in self.histogram.iter_recorded() {
+            let from_ns = bucket(step.value_iterated_to() / u64::from(part.max(1)));
+            let count = step.count_at_value();
+            match buckets.last_mut() {
+                Some(last) if last.from_ns == from_ns => last.count += count,
+                Some(_) | None => buckets.push(Bucket { from_ns, count }),
+            }
+        }
+        buckets
+    }
+
+    /// Of every `part`th of a time: 2 makes of a round trip one way, where both ways are alike. `None`
+    /// when nothing was recorded.
+    pub(crate) fn summary(&mut self, part: u32) -> Option<Summary> {
+        self.settle();
         let (whole, share) = (u64::from(part.max(1)), f64::from(part.max(1)));
         if self.count == 0 {
             return None;
@@ -144,6 +180,27 @@ mod tests {
         ] {
             assert!(got.abs_diff(want) <= want / 1000 + 1, "{got} for {want}");
         }
+    }
+
+    #[test]
+    fn buckets_count_everything_once_and_are_narrow() {
+        assert_eq!([0, 1, 15, 16, 17, 31].map(bucket), [0, 1, 15, 16, 17, 31]);
+        assert_eq!(
+            [32, 33, 34, 1000, 1024].map(bucket),
+            [32, 32, 34, 992, 1024]
+        );
+        assert_eq!(bucket(u64::MAX), 31 << 59);
+        let mut times = Times::new();
+        assert_eq!(times.buckets(2), []);
+        (1..=5000u64).for_each(|nanos| times.record(nanos));
+        let buckets = times.buckets(2);
+        assert_eq!(buckets.iter().map(|b| b.count).sum::<u64>(), 5000);
+        assert!(buckets.is_sorted_by(|a, b| a.from_ns < b.from_ns));
+        assert!(buckets.len() < 150, "{}", buckets.len());
+        // 2000 and 2001, halved; and what a histogram of three digits puts beside them.
+        let of = buckets.iter().find(|b| b.from_ns == bucket(1000));
+        let width = 32 * 2;
+        assert!(of.is_some_and(|b| b.count.abs_diff(width) <= 4), "{of:?}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! ```
 //! The reader asks; the node offers its region, and answers with a checksum. The reader then READs the
 //! region piece by piece, while the node's worker sees nothing of it, and compares.
+//! Processes of one host need no device: `shm://NAME` is an address too.
 
 use spinwire::config::{Config, Host, Side};
 use spinwire::control::Offer;
@@ -64,7 +65,7 @@ impl Service for Node {
 
 fn offer(at: &Url) -> Result<(), Box<dyn Error>> {
     let stop = StopSignal::install()?;
-    let plan = Config::default_for(&Host::probe()?, Side::Server)?;
+    let plan = Config::default_for(&Host::probe_for(at)?, Side::Server)?;
     let engine = Engine::start(&plan, |worker| {
         Framed::new(Node::open(&worker).expect("memory to offer"))
     })?;
@@ -149,7 +150,7 @@ impl Service for Reader {
 }
 
 fn read(node: &Url) -> Result<(), Box<dyn Error>> {
-    let plan = Config::default_for(&Host::probe()?, Side::Client)?;
+    let plan = Config::default_for(&Host::probe_for(node)?, Side::Client)?;
     let (tell, told) = mpsc::channel();
     let engine = Engine::start(&plan, move |_| {
         Framed::new(Reader {

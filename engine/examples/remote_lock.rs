@@ -8,6 +8,7 @@
 //! add one to a number that the node guards. The request carries the epoch of the lock; a worker that was
 //! stopped for longer than the lease and then goes on is refused, and begins the round again. Give each
 //! process an owner of its own, kill or stop some of them, and see the others go on.
+//! Processes of one host need no device: `shm://NAME` is an address too.
 
 use spinwire::config::{Config, Host, Side};
 use spinwire::control::Offer;
@@ -84,7 +85,7 @@ impl Service for Node {
 
 fn node(at: &Url) -> Result<(), Box<dyn Error>> {
     let stop = StopSignal::install()?;
-    let plan = Config::default_for(&Host::probe()?, Side::Server)?;
+    let plan = Config::default_for(&Host::probe_for(at)?, Side::Server)?;
     let engine = Engine::start(&plan, |worker| Framed::new(Node::open(&worker)))?;
     // Memory and connection both have to allow it. One worker serves all, for its memory has the words.
     let terms = Offer {
@@ -225,7 +226,7 @@ impl Service for Work {
 fn work(at: &Url, owner: &str, rounds: &str) -> Result<(), Box<dyn Error>> {
     let owner = Owner::new(owner.parse()?).ok_or("an owner is a number from 1 to 4095")?;
     let rounds: u64 = rounds.parse()?;
-    let plan = Config::default_for(&Host::probe()?, Side::Client)?;
+    let plan = Config::default_for(&Host::probe_for(at)?, Side::Client)?;
     let (tell, told) = mpsc::channel();
     let engine = Engine::start(&plan, move |_| {
         Framed::new(Work {

@@ -6,6 +6,7 @@
 //! ```
 //! The server gives each text back in capitals. Both keep as many requests under way as the other
 //! side has receives for, and neither ever counts them: `WouldBlock` and `writable` are all there is.
+//! Processes of one host need no device: `shm://NAME` is an address too.
 
 use spinwire::Engine;
 use spinwire::config::{Config, Host, Side};
@@ -56,7 +57,7 @@ impl Service for Capitals {
 
 fn serve(at: &Url) -> Result<(), Box<dyn Error>> {
     let stop = StopSignal::install()?; // before any thread: they inherit the mask
-    let plan = Config::default_for(&Host::probe()?, Side::Server)?;
+    let plan = Config::default_for(&Host::probe_for(at)?, Side::Server)?;
     let engine = Engine::start(&plan, |_| Framed::new(Capitals::default()))?;
     println!("listening on {}", engine.listen_with(at, Offer::framed())?);
     let left = engine.run_until(&stop)?;
@@ -114,7 +115,7 @@ impl Service for Asker {
 }
 
 fn ask(server: &Url, count: u64) -> Result<(), Box<dyn Error>> {
-    let plan = Config::default_for(&Host::probe()?, Side::Client)?;
+    let plan = Config::default_for(&Host::probe_for(server)?, Side::Client)?;
     let (tell, told) = mpsc::channel();
     let engine = Engine::start(&plan, move |_| {
         Framed::new(Asker {

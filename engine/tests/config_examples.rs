@@ -3,7 +3,7 @@
 
 mod config_common;
 
-use config_common::{MIB, device, host, plan_of, rxe, siw};
+use config_common::{MIB, device, host, plan_of, rxe, shm, siw};
 use spinwire::config::{Config, Host, Plan};
 use spinwire::memory::HugepagePolicy;
 use spinwire::types::IdlePolicy;
@@ -17,6 +17,7 @@ fn hosts() -> BTreeMap<&'static str, Host> {
     BTreeMap::from([
         ("two-core.toml", host(2, vec![rxe()], 0)),
         ("two-core-client.toml", host(2, vec![rxe()], 0)),
+        ("shared-memory.toml", host(2, vec![rxe(), shm()], 0)),
         ("event-mode.toml", host(2, vec![siw()], 0)),
         (
             "many-connections.toml",
@@ -101,6 +102,14 @@ fn many_connections_share_what_they_could_not_have_each() {
     assert_eq!(lane.connections_max, 2000);
     assert_eq!((lane.shared_recv_depth, lane.recv_depth), (8192, 4));
     assert!(lane.shared_recv_depth < plan.pool.slots);
+}
+
+#[test]
+fn shared_memory_is_for_its_host() {
+    let plan = load("shared-memory.toml");
+    assert_eq!(plan.workers[0].lanes[0].device, "shm0");
+    assert_eq!(plan.shm.dir.as_deref(), Some(Path::new("/run/spinwire")));
+    assert_eq!(plan.shm.uids, Some(vec![0]));
 }
 
 /// The example that writes every key writes the defaults: it documents them.

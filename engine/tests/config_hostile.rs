@@ -3,7 +3,7 @@
 
 mod config_common;
 
-use config_common::{MIB, device, host, plan_of, rxe, siw};
+use config_common::{MIB, device, host, plan_of, rxe, shm, siw};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::FileFailurePersistence;
@@ -74,6 +74,11 @@ fn keeps_its_promises(plan: &Plan, host: &Host) -> Result<(), TestCaseError> {
             prop_assert!(pool.bytes() <= device.mr_bytes_max);
         }
     }
+    let lanes = || plan.workers.iter().flat_map(|worker| &worker.lanes);
+    let on_shm = lanes().filter(|lane| lane.device == "shm0").count();
+    prop_assert!(on_shm == 0 || on_shm == lanes().count(), "one fabric");
+    let uids = plan.shm.uids.as_deref();
+    prop_assert!(uids.is_none_or(|uids| (1..=64).contains(&uids.len())));
     let times = &plan.connection;
     for time in [
         times.resolve_timeout,
@@ -141,7 +146,7 @@ fn a_device(name: &'static str) -> impl Strategy<Value = DeviceLimits> {
 
 fn a_host() -> impl Strategy<Value = Host> {
     (0usize..10, a_device("rxe0"), a_device("siw0"), 0..256 * MIB)
-        .prop_map(|(cores, rxe, siw, free)| host(cores, vec![rxe, siw], free))
+        .prop_map(|(cores, rxe, siw, free)| host(cores, vec![rxe, siw, shm()], free))
 }
 
 /// Numbers near every edge.
@@ -177,7 +182,8 @@ fn a_map() -> impl Strategy<Value = String> {
     let devices = prop_oneof![
         "",
         r#"devices = \["rxe0"\]\n"#,
-        r#"devices = \["siw0", "rxe0"\]\n"#
+        r#"devices = \["siw0", "rxe0"\]\n"#,
+        r#"devices = \["shm0"\]\n"#
     ];
     let workers = proptest::collection::btree_map(0u32..11, devices, 0..5);
     let receives = prop_oneof![
@@ -205,7 +211,8 @@ fn line(key: &str, value: Option<String>) -> String {
         .unwrap_or_default()
 }
 
-const EXAMPLES: [&str; 5] = [
+const EXAMPLES: [&str; 6] = [
+    include_str!("../../config/shared-memory.toml"),
     include_str!("../../config/many-connections.toml"),
     include_str!("../../config/two-core.toml"),
     include_str!("../../config/two-core-client.toml"),

@@ -1,7 +1,9 @@
 //! Two engines in one process, joined by the fabric without a device: traffic both ways, both idle
 //! policies, everything late, an engine that ends under its peer, a name that nobody listens at.
 
-use spinwire::config::{ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, WorkerPlan};
+use spinwire::config::{
+    ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, ShmPlan, WorkerPlan,
+};
 use spinwire::control::{ConnectError, Offer};
 use spinwire::fabric::fault::{Fault, Profile};
 use spinwire::fabric::pair::{Alive, Hub, Pair};
@@ -47,6 +49,7 @@ fn plan(idle: IdlePolicy) -> Plan {
             retry_count: 7,
             rnr_retry_count: 7,
         },
+        shm: ShmPlan::default(),
     }
 }
 

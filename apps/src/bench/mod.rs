@@ -43,7 +43,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         send_depth: job.send_depth(),
         recv_depth: None,
     };
-    let mut plan = plan(&args.host, Side::Client, &fit)?;
+    let mut plan = plan(&args.host, Side::Client, &fit, &args.url)?;
     // One connection: one worker measures.
     plan.workers.truncate(1);
     let inline_asked = plan.workers[0]
@@ -69,12 +69,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         return Err(format!("left behind: {left:?}").into());
     }
     let halved = matches!(job.op, Op::Send | Op::Write);
-    let latency_ns = match &mut measured.times {
+    let (latency_ns, histogram) = match &mut measured.times {
         Some(times) => {
             let part = if halved { 2 } else { 1 };
-            Some(times.summary(part).ok_or("no exchange was measured")?)
+            let summary = times.summary(part).ok_or("no exchange was measured")?;
+            (Some(summary), times.buckets(part))
         }
-        None => None,
+        None => (None, Vec::new()),
     };
     let rate = latency_ns
         .is_none()
@@ -105,6 +106,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
             inline_asked,
             seconds: measured.seconds,
             latency_ns,
+            histogram,
             rate,
             counters,
         }],

@@ -7,7 +7,9 @@ use crate::cli::{Mode, Op};
 use crate::serve::{Server, welcome};
 use clap::ValueEnum;
 use spinwire::Engine;
-use spinwire::config::{ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, WorkerPlan};
+use spinwire::config::{
+    ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, ShmPlan, WorkerPlan,
+};
 use spinwire::control::Offer;
 use spinwire::fabric::Url;
 use spinwire::fabric::pair::{Hub, Pair};
@@ -50,6 +52,7 @@ fn plan(send_depth: u32, recv_depth: u32) -> Plan {
             // The first SEND without a receive ends the connection.
             rnr_retry_count: 0,
         },
+        shm: ShmPlan::default(),
     }
 }
 

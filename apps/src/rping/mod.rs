@@ -131,7 +131,7 @@ fn ping(args: &RpingArgs, peer: &Url) -> Result<(), Failure> {
         connections: Some(1),
         ..Fit::default()
     };
-    let mut plan = plan(&args.host, Side::Client, &fit_one)?;
+    let mut plan = plan(&args.host, Side::Client, &fit_one, peer)?;
     plan.workers.truncate(1);
     let job = Job {
         size: args.size.unwrap_or(SIZE_DEFAULT),
@@ -217,6 +217,7 @@ fn serve(args: &RpingArgs, at: &Url) -> Result<(), Failure> {
             size,
             ..Fit::default()
         },
+        at,
     )?;
     if !mapped {
         fit(&mut plan);

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         recv_depth: args.recv_depth,
         ..Fit::default()
     };
-    let plan = plan(&args.host, Side::Server, &fit)?;
+    let plan = plan(&args.host, Side::Server, &fit, &args.listen)?;
     // Before any thread: they inherit the mask.
     let stop = StopSignal::install()?;
     let engine = Engine::start(&plan, Server::new)?;

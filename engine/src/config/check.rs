@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  cores:   each exists, each once          ┐
-//!  lanes:   per worker and device           │  a value with a fault is not concluded from:
-//!           (lanes.rs, shared.rs)           ├─ one mistake, one fault
+//!  lanes:   per worker and device, all of   │  a value with a fault is not concluded from:
+//!           one fabric (lanes.rs, shared.rs)├─ one mistake, one fault
 //!  pool:    holds a connection, fits an MR, │
 //!           fits the free huge pages        ┘
 //! ```
@@ -17,7 +17,7 @@ mod shared;
 use super::error::{At, ConfigErrors, Faults};
 use super::host::{Host, ranges};
 use super::parse::{Config, Receives, WorkerText};
-use super::plan::{ConnectionPlan, ControlPlan, Plan, PoolPlan, WorkerPlan};
+use super::plan::{ConnectionPlan, ControlPlan, Plan, PoolPlan, ShmPlan, WorkerPlan};
 use super::value::Field;
 use super::{
     CONNECT_TIMEOUT_MS_DEFAULT, DRAIN_DEADLINE_MS_DEFAULT, RESOLVE_TIMEOUT_MS_DEFAULT,
@@ -28,7 +28,7 @@ use crate::limits::{
     SLOT_BYTES_MAX,
 };
 use crate::memory::HugepagePolicy;
-use crate::types::{CoreId, DeviceLimits, IdlePolicy};
+use crate::types::{CoreId, DeviceLimits, IdlePolicy, Transport};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -61,6 +61,7 @@ pub(super) fn check(config: &Config, host: &Host) -> Result<Plan, ConfigErrors> 
         .map(|worker| check.devices(worker))
         .collect();
     let used = check.used(&devices);
+    check.one_fabric(&used);
     let pool = check.pool(&used);
     let workers = config
         .workers()
@@ -75,6 +76,10 @@ pub(super) fn check(config: &Config, host: &Host) -> Result<Plan, ConfigErrors> 
         workers,
         pool,
         connection: connection(config),
+        shm: ShmPlan {
+            dir: config.shm.dir.given().cloned(),
+            uids: config.shm.uids.given().cloned(),
+        },
     };
     check.faults.finish(plan)
 }
@@ -165,7 +170,9 @@ impl<'c> Check<'c> {
         let there = || {
             let names: Vec<_> = active().map(|device| device.name.as_str()).collect();
             if names.is_empty() {
-                "no RDMA device of this host has one: see `rdma link` and `ibv_devices`".to_owned()
+                "no RDMA device of this host has one: see `rdma link` and `ibv_devices`. Processes of \
+                 one host need none: shm://NAME"
+                    .to_owned()
             } else {
                 format!("there is {} (`rdma link`)", names.join(", "))
             }
@@ -177,7 +184,10 @@ impl<'c> Check<'c> {
                     line: worker.at.line,
                     seen: "every one".to_owned(),
                 };
-                let all: Vec<_> = active().collect();
+                let mut all: Vec<_> = active().filter(|device| !of_shm(device)).collect();
+                if all.is_empty() {
+                    all.extend(active());
+                }
                 if all.is_empty() {
                     self.faults.push(&at, "[[worker]] devices", || {
                         format!("needs a device with an active port; {}", there())
@@ -254,6 +264,31 @@ impl<'c> Check<'c> {
             }
         }
         used
+    }
+
+    /// An engine opens one fabric.
+    fn one_fabric(&mut self, used: &[(&DeviceLimits, u32)]) {
+        let mut devices = used.iter().map(|(device, _)| *device);
+        let Some(shm) = devices.clone().find(|device| of_shm(device)) else {
+            return;
+        };
+        let Some(other) = devices.find(|device| !of_shm(device)) else {
+            return;
+        };
+        // Only who names it gets it beside others.
+        let named = self.config.workers().iter().find_map(|worker| {
+            let names = worker.devices.given()?;
+            names.iter().find(|(name, _)| *name == shm.name)
+        });
+        let at = named.map_or_else(|| self.somewhere(shm.name.clone()), |(_, at)| at.clone());
+        self.faults.push(&at, "[[worker]] devices", || {
+            format!(
+                "devices of one fabric: {} is shared memory, {} an RDMA device, and an engine has \
+                 either for now; write a core map for each, and start an engine for each (a worker \
+                 that names no device takes RDMA devices where there are any)",
+                shm.name, other.name
+            )
+        });
     }
 
     fn pool(&mut self, used: &[(&DeviceLimits, u32)]) -> PoolPlan {
@@ -398,6 +433,10 @@ impl<'c> Check<'c> {
             seen,
         }
     }
+}
+
+fn of_shm(device: &DeviceLimits) -> bool {
+    device.transport == Transport::Shm
 }
 
 /// The share of a device's limit that a default takes; at least 1.

@@ -29,7 +29,7 @@ const HUGEPAGE_BYTES_USUAL: u64 = 2 << 20;
 pub struct Host {
     /// Cores that are online and that this process may run on, in order.
     pub cores: Vec<CoreId>,
-    /// RDMA devices, active or not.
+    /// RDMA devices, active or not, and the one of shared memory.
     pub devices: Vec<DeviceLimits>,
     /// Bytes in explicit huge pages of the default size that are neither used nor promised.
     pub free_hugepages_bytes: u64,

@@ -6,7 +6,7 @@
 //! Imported by value and parse.
 
 /// Sections and their keys: all there are.
-pub(super) const SECTIONS: [(&str, &[&str]); 5] = [
+pub(super) const SECTIONS: [(&str, &[&str]); 6] = [
     ("control", &["core"]),
     ("worker", &["core", "idle", "devices"]),
     ("pool", &["slots", "slots_max", "slot_bytes", "hugepages"]),
@@ -32,6 +32,7 @@ pub(super) const SECTIONS: [(&str, &[&str]); 5] = [
             "rnr_retry_count",
         ],
     ),
+    ("shm", &["dir", "uids"]),
 ];
 
 /// A section as a file heads it.

@@ -37,7 +37,7 @@ mod value;
 pub use error::{ConfigError, ConfigErrors, Fault};
 pub use host::Host;
 pub use parse::Config;
-pub use plan::{ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, WorkerPlan};
+pub use plan::{ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, ShmPlan, WorkerPlan};
 
 /// Bytes of a core map.
 pub const CONFIG_BYTES_MAX: usize = 1 << 20;
@@ -55,6 +55,10 @@ const CONNECT_TIMEOUT_MS_DEFAULT: u32 = 5000;
 const DRAIN_DEADLINE_MS_DEFAULT: u32 = 1000;
 /// `retry_count` and `rnr_retry_count` have 3 bits (IBTA 9.9.2.1); 7 of the latter is for ever.
 const RETRY_COUNT_MAX: u8 = 7;
+/// Bytes of the directory of `shm://` names: `PATH_MAX` without its end.
+const SHM_DIR_BYTES_MAX: usize = 4095;
+/// Users that a core map may name for shared memory.
+const SHM_UIDS_MAX: usize = 64;
 
 /// Which end of a connection a process is; it decides the cores that [`Config::default_for`] takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,15 +8,15 @@ use super::host::Host;
 use super::keys::{SECTIONS, keys_of};
 use super::plan::Plan;
 use super::value::{Field, Lines, Reader, Section};
-use super::{RETRY_COUNT_MAX, Side, TIMEOUT_MS_MAX, check, read};
+use super::{RETRY_COUNT_MAX, SHM_DIR_BYTES_MAX, SHM_UIDS_MAX, Side, TIMEOUT_MS_MAX, check, read};
 use crate::limits::{
     CONNECTIONS_MAX, CORE_ID_MAX, INLINE_MAX_BYTES, POOL_SLOTS_MAX, QUEUE_DEPTH_MAX,
     SHARED_RECV_DEPTH_MAX, SHARED_RECV_SHARE_MIN, SLOT_BYTES_MAX, SLOT_BYTES_MIN, WORKERS_MAX,
 };
 use crate::memory::HugepagePolicy;
 use crate::types::{CoreId, IdlePolicy};
-use std::path::Path;
-use toml::de::DeTable;
+use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
 
 /// A core map as it was written: not checked, but each value knows its line.
 #[derive(Clone, Debug)]
@@ -28,6 +28,7 @@ pub struct Config {
     pub(super) pool: PoolText,
     pub(super) queues: QueuesText,
     pub(super) connection: ConnectionText,
+    pub(super) shm: ShmText,
 }
 
 impl Config {
@@ -89,8 +90,8 @@ impl Config {
         check::check(self, host)
     }
 
-    /// The plan where there is no file: one spinning worker on every active device of `host`, with
-    /// all defaults. [`Side`] tells the cores, so that a client and a server of one host do not
+    /// The plan where there is no file: one spinning worker on every active RDMA device of `host`, or
+    /// on shared memory if there is none, with all defaults. [`Side`] tells the cores, so that a client and a server of one host do not
     /// fight for one. With one core only, control is not pinned and the worker yields.
     ///
     /// # Errors
@@ -136,6 +137,7 @@ impl Config {
             pool: PoolText::default(),
             queues: QueuesText::default(),
             connection: ConnectionText::default(),
+            shm: ShmText::default(),
         };
         config.check(host)
     }
@@ -195,6 +197,12 @@ pub(super) struct ConnectionText {
     pub(super) rnr_retry_count: Field<u8>,
 }
 
+#[derive(Clone, Debug, Default)]
+pub(super) struct ShmText {
+    pub(super) dir: Field<PathBuf>,
+    pub(super) uids: Field<Vec<u32>>,
+}
+
 /// The sections and their keys.
 impl<'t> Reader<'t> {
     fn config(mut self, document: &DeTable<'t>, origin: &str) -> Config {
@@ -212,6 +220,9 @@ impl<'t> Reader<'t> {
         let connection = self
             .section(document, "connection", "[connection]")
             .map_or_else(ConnectionText::default, |section| self.connection(&section));
+        let shm = self
+            .section(document, "shm", "[shm]")
+            .map_or_else(ShmText::default, |section| self.shm(&section));
         Config {
             origin: origin.to_owned(),
             faults: self.faults,
@@ -220,6 +231,7 @@ impl<'t> Reader<'t> {
             pool,
             queues,
             connection,
+            shm,
         }
     }
 
@@ -333,6 +345,61 @@ impl<'t> Reader<'t> {
         }
     }
 
+    fn shm(&mut self, section: &Section<'_, 't>) -> ShmText {
+        ShmText {
+            dir: self.dir(section),
+            uids: self.uids(section),
+        }
+    }
+
+    fn dir(&mut self, section: &Section<'_, 't>) -> Field<PathBuf> {
+        let Some(value) = section.table.get("dir") else {
+            return Field::Absent;
+        };
+        let at = self.at(value);
+        let fits = |dir: &&str| {
+            dir.starts_with('/') && dir.len() <= SHM_DIR_BYTES_MAX && !dir.contains('\0')
+        };
+        if let Some(dir) = value.get_ref().as_str().filter(fits) {
+            let value = PathBuf::from(dir);
+            return Field::Given { value, at };
+        }
+        self.faults.push(&at, &section.place("dir"), || {
+            format!(
+                "an absolute path of at most {SHM_DIR_BYTES_MAX} bytes, such as \"/run/spinwire\""
+            )
+        });
+        Field::Bad
+    }
+
+    fn uids(&mut self, section: &Section<'_, 't>) -> Field<Vec<u32>> {
+        let Some(value) = section.table.get("uids") else {
+            return Field::Absent;
+        };
+        let at = self.at(value);
+        let uid = |item: &DeValue<'_>| {
+            let digits = item.as_integer()?;
+            let uid = u32::from_str_radix(digits.as_str(), digits.radix()).ok()?;
+            // The last number stands for no user (`chown(2)`).
+            (uid < u32::MAX).then_some(uid)
+        };
+        let uids: Option<Vec<u32>> = value
+            .get_ref()
+            .as_array()
+            .filter(|items| (1..=SHM_UIDS_MAX).contains(&items.len()))
+            .and_then(|items| items.iter().map(|item| uid(item.get_ref())).collect());
+        if let Some(value) = uids {
+            return Field::Given { value, at };
+        }
+        self.faults.push(&at, &section.place("uids"), || {
+            format!(
+                "a list of 1 to {SHM_UIDS_MAX} users by number (`id -u`), such as [0, 1000]; without \
+                 the key, this process's own user and root"
+            )
+        });
+        Field::Bad
+    }
+
     fn core(&mut self, section: &Section<'_, 't>) -> Field<CoreId> {
         let core_max = u32::try_from(CORE_ID_MAX - 1).unwrap_or(u32::MAX);
         match self.whole(section, "core", 0..=core_max) {
@@ -377,8 +444,8 @@ impl<'t> Reader<'t> {
             Some(value) if !value.is_empty() => Field::Given { value, at },
             Some(_) | None => {
                 self.faults.push(&at, &section.place("devices"), || {
-                    "a list of device names such as [\"mlx5_0\"]; without the key, every device \
-                     with an active port"
+                    "a list of device names such as [\"mlx5_0\"]; without the key, every RDMA device \
+                     with an active port, or shared memory if there is none"
                         .to_owned()
                 });
                 Field::Bad

@@ -5,6 +5,7 @@
 use crate::memory::HugepagePolicy;
 use crate::types::{CoreId, IdlePolicy};
 use serde::{Serialize, Serializer};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A checked core map. One that came from [`Config::check`](super::Config::check) proves: cores
@@ -20,6 +21,8 @@ pub struct Plan {
     pub pool: PoolPlan,
     /// Timeouts and retries of each connection.
     pub connection: ConnectionPlan,
+    /// Who meets over shared memory, and where. Of use only with lanes on `shm0`.
+    pub shm: ShmPlan,
 }
 
 /// Where connections are managed.
@@ -99,6 +102,16 @@ pub struct ConnectionPlan {
     pub retry_count: u8,
     /// Retries of a send that found no receive posted; 0 to 7, and 7 is for ever.
     pub rnr_retry_count: u8,
+}
+
+/// Who meets over shared memory, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ShmPlan {
+    /// The directory that has the names of `shm://NAME`; an absolute path. `None` for that of
+    /// `SPINWIRE_SHM_DIR`, or the usual ones.
+    pub dir: Option<PathBuf>,
+    /// Users whose processes this one connects with, as either side. `None` for its own user and root.
+    pub uids: Option<Vec<u32>>,
 }
 
 #[expect(clippy::ref_option, reason = "serde hands the field over by reference")]

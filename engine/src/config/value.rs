@@ -46,6 +46,14 @@ impl<T: Copy> Field<T> {
 }
 
 impl<T> Field<T> {
+    /// What the file says, if that is without a fault and no plain number.
+    pub(super) fn given(&self) -> Option<&T> {
+        match self {
+            Self::Given { value, .. } => Some(value),
+            Self::Absent | Self::Bad => None,
+        }
+    }
+
     /// Where the file says it, if that is without a fault.
     pub(super) fn at(&self) -> Option<&At> {
         match self {

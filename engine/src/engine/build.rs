@@ -181,15 +181,3 @@ fn register_error(worker: u16, device: &str, bytes: usize, source: std::io::Erro
         advice,
     }
 }
-
-#[cfg(feature = "verbs")]
-impl crate::config::Host {
-    /// This host: cores, huge pages, and the devices that rdma_cm can use.
-    ///
-    /// # Errors
-    /// The verbs libraries or the kernel's part are missing, or /sys cannot be read.
-    pub fn probe() -> Result<Self, EngineError> {
-        let devices = crate::fabric::verbs::limits_of_all()?;
-        Self::with_devices(devices).map_err(EngineError::system("read this host's cores"))
-    }
-}

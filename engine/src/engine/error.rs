@@ -20,6 +20,26 @@ pub enum EngineError {
         /// The fabric's.
         found: String,
     },
+    /// The plan's devices are of two fabrics.
+    #[error(
+        "{shm} is shared memory and {other} is not: an engine has either for now; make a plan and start \
+         an engine for each"
+    )]
+    TwoFabrics {
+        /// The one device.
+        shm: String,
+        /// The other.
+        other: String,
+    },
+    /// An RDMA device, or an address of one, in a build without verbs.
+    #[error(
+        "{wanted} wants libibverbs, which this spinwire was built without: build it with the feature \
+         `verbs`, or take shm0 and shm://NAME"
+    )]
+    NoVerbs {
+        /// Which.
+        wanted: String,
+    },
     /// No memory for a pool.
     #[error("the pool of worker {worker}: {source}")]
     Region {

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!  Engine::start(plan, service factory)
-//!     build: fabric, pools, lanes, registrations ─► one thread a worker, one for control
+//!     choose: the plan's fabric ─► build: pools, lanes, registrations on it
+//!                                    └─► one thread a worker, one for control
 //!  Engine::listen, connect, close ─► requests ─► control thread
 //!  Engine::run_until(stop) / shutdown ─► drain, join, report what is left
 //! ```
 //! Imports everything; imported by programs.
 
 mod build;
+mod choose;
 mod error;
 mod group;
 mod requests;
@@ -20,12 +22,14 @@ pub use requests::Stop;
 
 use crate::config::Plan;
 use crate::control::{ConnectError, Offer, Timing, Welcome};
+use crate::fabric::shm::Shm;
 use crate::fabric::{Endpoint, Fabric, FabricError, LaneGrant, Url};
 use crate::memory::{ExposeError, ExposedMemory, HugepagePolicy, Tier};
 use crate::metrics::{CounterReader, CounterSnapshot};
 use crate::sys::clock::Clock;
 use crate::types::{Access, CoreId};
 use crate::worker::{ConnId, Service};
+use choose::Chosen;
 use requests::{Request, Requests};
 use serde::Serialize;
 use std::rc::Rc;
@@ -118,17 +122,25 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts an engine on the verbs fabric: one service a worker, made on the worker's own core.
+    /// Starts an engine on the fabric of the plan's devices: shared memory where they are `shm0`, else
+    /// verbs. One service a worker, made on the worker's own core.
     ///
     /// # Errors
-    /// A device, memory or core that the plan names is not to be had. Nothing is left running.
-    #[cfg(feature = "verbs")]
+    /// A device, memory or core that the plan names is not to be had, or its devices are of two
+    /// fabrics. Nothing is left running.
     pub fn start<S, M>(plan: &Plan, service: M) -> Result<Self, EngineError>
     where
         S: Service + 'static,
         M: Fn(WorkerInfo) -> S + Send + Sync + 'static,
     {
-        Self::start_on(crate::fabric::verbs::Verbs::open()?, plan, service)
+        match choose::choose(plan)? {
+            Chosen::Shm => {
+                let fabric = Shm::open(choose::settings(&plan.shm))?;
+                Self::start_on(fabric, plan, service)
+            }
+            #[cfg(feature = "verbs")]
+            Chosen::Verbs => Self::start_on(crate::fabric::verbs::Verbs::open()?, plan, service),
+        }
     }
 
     /// Starts an engine on a fabric of the caller's choice.

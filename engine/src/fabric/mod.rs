@@ -20,6 +20,7 @@ mod error;
 pub mod fault;
 pub mod pair;
 mod plain;
+pub mod shm;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod toy;
 mod url;

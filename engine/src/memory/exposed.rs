@@ -217,7 +217,8 @@ impl<R: Registrar> Exposures<R> {
         }))
     }
 
-    /// Takes zeroed memory and has every device register it.
+    /// Takes zeroed memory and has every device register it. Where a device's peers map the memory
+    /// themselves ([`Registrar::needs_memfd`]), it lies in small pages whatever `hugepages` prefers.
     ///
     /// # Errors
     /// The memory is not to be had, or a device refused. Nothing is left registered.
@@ -227,7 +228,15 @@ impl<R: Registrar> Exposures<R> {
         hugepages: HugepagePolicy,
         access: Access,
     ) -> Result<ExposedMemory, ExposeError> {
-        let region = Arc::new(Region::allocate(bytes, hugepages)?);
+        let registrars = self.0.registrars.borrow();
+        let mapped = access.is_remote() && registrars.iter().flatten().any(R::needs_memfd);
+        let region = Arc::new(match hugepages {
+            HugepagePolicy::Require if mapped => {
+                return Err(RegionError::SharedIsSmall { bytes }.into());
+            }
+            HugepagePolicy::Prefer | HugepagePolicy::Off if mapped => Region::shared(bytes)?,
+            policy => Region::allocate(bytes, policy)?,
+        });
         // Verbs want local write with every remote write, one by a window included.
         let granted = if access.is_remote_writable() {
             access | Access::LOCAL_WRITE
@@ -241,7 +250,6 @@ impl<R: Registrar> Exposures<R> {
             let registration = registrar.register(Arc::clone(&region), granted)?;
             Ok(Some(Registered::new(registration)))
         };
-        let registrars = self.0.registrars.borrow();
         let lanes: io::Result<Registrations> = registrars.iter().map(register).collect();
         let lanes = lanes.map_err(|source| ExposeError::Register {
             bytes,
@@ -295,6 +303,8 @@ mod tests {
     struct Device {
         live: Rc<Cell<i32>>,
         key: u32,
+        /// Memory for peers must be of a memfd.
+        mapped: bool,
     }
     struct Mr(std::sync::mpsc::Sender<()>, u32);
     impl Registration for Mr {
@@ -313,13 +323,17 @@ mod tests {
     struct Counted(Device, std::sync::mpsc::Sender<()>);
     impl Registrar for Counted {
         type Registration = Mr;
-        fn register(&self, _: Arc<Region>, access: Access) -> io::Result<Mr> {
+        fn register(&self, region: Arc<Region>, access: Access) -> io::Result<Mr> {
+            assert_eq!(region.memfd().is_some(), self.0.mapped && access.is_remote());
             if self.0.key == 0 {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
             assert!(access.contains(Access::LOCAL_WRITE));
             self.0.live.set(self.0.live.get() + 1);
             Ok(Mr(self.1.clone(), self.0.key))
+        }
+        fn needs_memfd(&self) -> bool {
+            self.0.mapped
         }
     }
 
@@ -330,6 +344,7 @@ mod tests {
             let device = Device {
                 live: Rc::clone(&live),
                 key: *key,
+                mapped: false,
             };
             Counted(device, sender.clone())
         };
@@ -359,6 +374,23 @@ mod tests {
         assert_eq!(dropped.try_iter().count(), 1);
         drop(memory);
         assert_eq!(dropped.try_iter().count(), 1);
+    }
+
+    #[test]
+    fn memory_that_peers_map_is_a_memfd_in_small_pages() {
+        let (mut devices, ..) = devices(&[10]);
+        devices[0].0.mapped = true;
+        let exposures = Exposures::new(devices);
+        let expose = |hugepages, access| exposures.expose(5000, hugepages, access);
+        for access in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+            let memory = expose(HugepagePolicy::Prefer, access).expect("memory");
+            memory.copy_in(4996, b"last").expect("all of it");
+            assert!(memory.remote_region(0).is_some());
+        }
+        // Memory for our own READs stays with us.
+        expose(HugepagePolicy::Off, Access::LOCAL_WRITE).expect("memory");
+        let error = expose(HugepagePolicy::Require, Access::REMOTE_READ).expect_err("no such pages");
+        assert!(error.to_string().contains("\"prefer\""), "{error}");
     }
 
     #[test]

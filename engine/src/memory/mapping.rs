@@ -1,13 +1,14 @@
-//! One anonymous mapping: made, populated, kept from children, unmapped.
+//! One mapping: made, populated, kept from children, unmapped.
 //!
 //! ```text
 //!  Pages    │ guard │ pad │ base ── bytes, readable and writable ── │ pad │ guard │   PROT_NONE outside
 //!  Hugetlb  │ base ── bytes, rounded up to whole huge pages ── │                    hugepage_rs
+//!  Shared   │ base ── bytes, small pages of a sealed memfd ── │                      sys::memfd
 //! ```
 //! The guards make an overrun by the CPU a fault, and keep the kernel from merging the mapping with a
 //! neighbour, so that `/proc/self/smaps` speaks of this region alone. A growing pool's chunks lie in a
 //! reservation instead (see `reservation.rs`).
-//! Cold: every function here is a system call. Imports reservation. Imported by region.
+//! Cold: every function here is a system call. Imports reservation, sys. Imported by region.
 
 #![allow(
     unsafe_code,
@@ -15,6 +16,7 @@
 )]
 
 use super::reservation::{Part, Reservation};
+use crate::sys::memfd::Memfd;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::alloc::Layout;
@@ -24,7 +26,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 /// Zeroed memory of this process, unmapped on drop. Holding one proves: `base..base + bytes` is
-/// mapped readable and writable, by us alone.
+/// mapped readable and writable, by us alone, or with those that a shared one's memfd was given to.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
@@ -42,6 +44,8 @@ enum Origin {
     Pages { start: *mut c_void, bytes: usize },
     /// A part of a reservation, which it goes back to.
     Part { range: Arc<Reservation>, part: Part },
+    /// The memfd's own mapping, which it unmaps itself.
+    Shared(Arc<Memfd>),
 }
 
 /// Bytes of a small page.
@@ -133,6 +137,18 @@ impl Mapping {
         Self::in_part(range, bytes, page_bytes, Reservation::open_huge)
     }
 
+    /// A memfd of its own, which its owner may give to peers. It comes populated and sealed.
+    pub(super) fn shared(bytes: usize) -> io::Result<Self> {
+        let page_bytes = small_page_bytes();
+        let memfd = Memfd::create("spinwire-region", round_up(bytes, page_bytes)?)?;
+        Ok(Self {
+            base: memfd.base(),
+            bytes: memfd.bytes(),
+            page_bytes,
+            origin: Origin::Shared(Arc::new(memfd)),
+        })
+    }
+
     fn in_part(
         range: &Arc<Reservation>,
         bytes: usize,
@@ -159,7 +175,15 @@ impl Mapping {
     pub(super) fn range(&self) -> Option<&Arc<Reservation>> {
         match &self.origin {
             Origin::Part { range, .. } => Some(range),
-            Origin::Hugetlb(_) | Origin::Pages { .. } => None,
+            Origin::Hugetlb(_) | Origin::Pages { .. } | Origin::Shared(_) => None,
+        }
+    }
+
+    /// The memfd that it is a mapping of.
+    pub(super) fn memfd(&self) -> Option<&Arc<Memfd>> {
+        match &self.origin {
+            Origin::Shared(memfd) => Some(memfd),
+            Origin::Hugetlb(_) | Origin::Pages { .. } | Origin::Part { .. } => None,
         }
     }
 
@@ -244,6 +268,7 @@ impl Drop for Mapping {
                 range.close(part);
                 range.untake(Part { ..*part });
             }
+            Origin::Shared(_) => {}
             &Origin::Pages { start, bytes } => {
                 // SAFETY: `munmap` requires that nobody uses the range: it is the one that `mmap`
                 // returned, and whoever holds an address into it holds the Region that owns us.

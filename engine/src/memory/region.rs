@@ -3,10 +3,11 @@
 //! ```text
 //!  allocate ─► explicit ─► transparent ─► small      each: map → keep from children → populate
 //!                  └───────────┴────────────┴─► Region ─► Arc: registrations, pool, buffers
+//!  shared ───► small pages of a sealed memfd ───┘         what peers of this host may map
 //! ```
 //! Owns the mapping; unmaps when the last `Arc` goes. Gives out an address and no slice: who may look
 //! at which byte is for the pool, or for the holder of a one-sided region, to say.
-//! Cold. Imports mapping, hugepages, tiers. Imported by pool, registrar, fabric and control.
+//! Cold. Imports mapping, hugepages, tiers, sys. Imported by pool, registrar, fabric and control.
 
 #![allow(
     unsafe_code,
@@ -17,6 +18,7 @@ use super::hugepages::{self, Hugepages};
 use super::mapping::{Mapping, small_page_bytes};
 use super::reservation::Reservation;
 use super::tiers::{HugepagePolicy, Tier};
+use crate::sys::memfd::Memfd;
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -55,6 +57,15 @@ pub enum RegionError {
          set hugepages = \"prefer\" or boot a kernel with CONFIG_HUGETLBFS"
     )]
     NoHugetlb,
+    /// `require`, for memory that peers of this host map.
+    #[error(
+        "{bytes} B that peers of this host may map lie in small pages, as a hole punched into huge ones \
+         would kill whoever reads there: expose them with hugepages \"prefer\" or \"off\""
+    )]
+    SharedIsSmall {
+        /// Asked for.
+        bytes: usize,
+    },
     /// More than the host has. Populating it would call the out-of-memory killer.
     #[error(
         "{bytes} B are more than the {available} B that this host can give (MemAvailable in \
@@ -108,6 +119,29 @@ impl Region {
     /// pages either.
     pub fn allocate(bytes: usize, policy: HugepagePolicy) -> Result<Self, RegionError> {
         Self::at(None, bytes, policy)
+    }
+
+    /// Memory that peers of this host may map: a memfd of its own, sealed so that it neither shrinks
+    /// nor grows. Always in small pages: anybody who has a memfd can punch holes into it, which zeroes
+    /// bytes in small pages, and in huge ones makes the next access a SIGBUS.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::TooBig`] and [`RegionError::Memory`].
+    pub fn shared(bytes: usize) -> Result<Self, RegionError> {
+        if bytes == 0 {
+            return Err(RegionError::Empty);
+        }
+        Self::fits_the_host(bytes)?;
+        let mapping = Mapping::shared(bytes).map_err(memory("make a memfd of", bytes))?;
+        Self::populated(mapping, bytes)
+    }
+
+    /// The memfd underneath, if it was made by [`shared`](Self::shared). Who gives it to a peer adds the
+    /// seals against writing that the grant wants.
+    #[must_use]
+    pub fn memfd(&self) -> Option<&Arc<Memfd>> {
+        self.mapping.memfd()
     }
 
     /// The same, at the next place of a reservation.

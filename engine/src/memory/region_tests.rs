@@ -55,6 +55,24 @@ fn off_gives_small_pages() {
 }
 
 #[test]
+fn a_shared_region_is_a_memfd_of_small_pages() {
+    let mut region = Region::shared(10_000).unwrap();
+    check(&mut region, 10_000);
+    assert_eq!((region.tier(), region.huge_bytes()), (Tier::Small, 0));
+    let flags = vm_flags(region.base().as_ptr().addr());
+    assert!(flags.contains(" sh "), "not MAP_SHARED: {flags}");
+    let memfd = region.memfd().expect("a memfd");
+    assert_eq!((memfd.base(), memfd.bytes()), (region.base(), region.len()));
+    assert!(matches!(Region::shared(0), Err(RegionError::Empty)));
+    assert!(matches!(
+        Region::shared(1 << 46),
+        Err(RegionError::TooBig { .. })
+    ));
+    let private = Region::allocate(1, HugepagePolicy::Off).unwrap();
+    assert!(private.memfd().is_none());
+}
+
+#[test]
 fn prefer_works_everywhere_and_says_what_it_got() {
     let mut region = Region::allocate(5 << 20, HugepagePolicy::Prefer).unwrap();
     check(&mut region, 5 << 20);

@@ -23,6 +23,12 @@ pub trait Registrar {
     ///
     /// As the device says; for verbs `ENOMEM` mostly means that `ulimit -l` is too low.
     fn register(&self, region: Arc<Region>, access: Access) -> io::Result<Self::Registration>;
+
+    /// Whether memory that peers are given access to must be of [`Region::shared`], because they map it
+    /// themselves. No NIC needs that: it reaches any memory.
+    fn needs_memfd(&self) -> bool {
+        false
+    }
 }
 
 /// A region that a device knows. It holds the `Arc<Region>`, and gives it up only after the device

@@ -8,6 +8,11 @@
 //! Cold: for the control core, and for workers that sleep. Imports nothing of ours. Imported by worker
 //! and control.
 
+#![allow(
+    unsafe_code,
+    reason = "Events may cross threads although its data could be pointers"
+)]
+
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -27,6 +32,10 @@ pub struct Epoll(OwnedFd);
 
 /// Room for what one [`Epoll::wait`] reports. Made once, used for ever.
 pub struct Events(Vec<Event>);
+
+// SAFETY: `Send` requires that another thread may use it: an event is a bit set and 64 bits of data, which
+// could be a pointer, but are a token here, as `Epoll::add` alone puts them in.
+unsafe impl Send for Events {}
 
 impl Epoll {
     /// An empty set, closed on exec.

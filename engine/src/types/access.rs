@@ -35,6 +35,12 @@ impl Access {
         Self(self.0 & !others.0)
     }
 
+    /// A peer can reach the memory, in whatever way.
+    #[must_use]
+    pub const fn is_remote(self) -> bool {
+        self.0 & Self::REMOTE_READ.0 != 0 || self.is_remote_writable()
+    }
+
     /// A peer can change the memory at any moment, so no slice of it may be formed and no
     /// [`Pool`](crate::memory::Pool) may live in it.
     #[must_use]
@@ -81,6 +87,8 @@ mod tests {
         assert!(both.contains(Access::REMOTE_READ) && both.contains(Access::NONE));
         assert!(!both.contains(Access::REMOTE_READ | Access::REMOTE_WRITE));
         assert!(!both.is_remote_writable());
+        assert!(both.is_remote() && Access::REMOTE_ATOMIC.is_remote());
+        assert!(!Access::LOCAL_WRITE.is_remote() && !Access::NONE.is_remote());
         assert!((both | Access::REMOTE_ATOMIC).is_remote_writable());
         assert_eq!(both.to_string(), "local-write|remote-read");
         assert_eq!(Access::NONE.to_string(), "none");

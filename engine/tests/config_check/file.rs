@@ -22,7 +22,7 @@ fn an_unknown_key_names_the_nearest_one() {
     one_fault(
         "[que]\nsend_depth = 1\n",
         "map.toml:5: que = a section: unknown key; nearest is `queues`",
-        &["a core map has control, worker, pool, queues, connection"],
+        &["a core map has control, worker, pool, queues, connection, shm"],
     );
     one_fault(
         "colour = \"red\"\n",
@@ -334,4 +334,47 @@ fn only_bounded_text_of_regular_files_is_read() {
         refused(&folder.0.join("nothing")),
         ConfigError::Read { .. }
     ));
+}
+
+#[test]
+fn shared_memory_says_where_and_who() {
+    let plan = plan_of(
+        &format!("{GOOD}[shm]\ndir = \"/tmp/mine\"\nuids = [0, 0x3e8]\n"),
+        &two_core(),
+    )
+    .unwrap();
+    assert_eq!(plan.shm.dir.as_deref(), Some(Path::new("/tmp/mine")));
+    assert_eq!(plan.shm.uids, Some(vec![0, 1000]));
+    let plan = plan_of(GOOD, &two_core()).unwrap();
+    assert_eq!((plan.shm.dir, plan.shm.uids), (None, None));
+
+    let long = format!("\"/{}\"", "x".repeat(4095));
+    for dir in ["\"\"", "\"here\"", "7", "\"/a\\u0000b\"", &long] {
+        one_fault(
+            &format!("[shm]\ndir = {dir}\n"),
+            "map.toml:6: [shm] dir = ",
+            &["an absolute path of at most 4095 bytes"],
+        );
+    }
+    let many = format!("[{}]", vec!["1"; 65].join(", "));
+    for uids in [
+        "[]",
+        "7",
+        "[-1]",
+        "[4294967295]",
+        "[\"root\"]",
+        "[0, 1.5]",
+        &many,
+    ] {
+        one_fault(
+            &format!("[shm]\nuids = {uids}\n"),
+            "map.toml:6: [shm] uids = ",
+            &["a list of 1 to 64 users by number"],
+        );
+    }
+    one_fault(
+        "[shm]\nuid = [0]\n",
+        "map.toml:6: [shm] uid = [0]: unknown key; nearest is `uids`",
+        &["[shm] has dir, uids"],
+    );
 }

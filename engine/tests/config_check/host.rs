@@ -1,8 +1,8 @@
 //! What a host does not have: cores, devices, depths, CQs, QPs, memory for pools.
 
-use crate::config_common::{MIB, device, host, plan_of, rxe, siw};
+use crate::config_common::{MIB, device, host, plan_of, rxe, shm, siw};
 use crate::{GOOD, one_fault, one_fault_on, two_core};
-use spinwire::config::Host;
+use spinwire::config::{Host, Plan};
 use spinwire::limits::LANES_MAX;
 use spinwire::types::{CoreId, DeviceLimits};
 
@@ -294,4 +294,50 @@ fn required_huge_pages_that_are_not_free_are_refused() {
         &[],
     );
     plan_of(&text.replace("require", "prefer"), &host).unwrap();
+}
+
+fn with_shm(devices: Vec<DeviceLimits>) -> Host {
+    host(2, [devices, vec![shm()]].concat(), 0)
+}
+
+fn devices_of(plan: &Plan) -> Vec<&str> {
+    let lanes = plan.workers.iter().flat_map(|worker| &worker.lanes);
+    lanes.map(|lane| lane.device.as_str()).collect()
+}
+
+#[test]
+fn shared_memory_is_taken_where_there_is_no_active_rdma_device() {
+    let short = "[[worker]]\ncore = 1\n";
+    let down = DeviceLimits {
+        active: false,
+        ..rxe()
+    };
+    for (devices, lanes) in [
+        (vec![rxe(), siw()], vec!["rxe0", "siw0"]),
+        (vec![down], vec!["shm0"]),
+        (Vec::new(), vec!["shm0"]),
+    ] {
+        let plan = plan_of(short, &with_shm(devices)).unwrap();
+        assert_eq!(devices_of(&plan), lanes);
+    }
+    let named = format!("{short}devices = [\"shm0\"]\n");
+    let plan = plan_of(&named, &with_shm(vec![rxe()])).unwrap();
+    assert_eq!(devices_of(&plan), ["shm0"]);
+}
+
+#[test]
+fn one_engine_has_one_fabric() {
+    let host = with_shm(vec![rxe()]);
+    one_fault_on(
+        &host,
+        "[[worker]]\ncore = 1\ndevices = [\n  \"rxe0\",\n  \"shm0\",\n]\n",
+        "map.toml:5: [[worker]] devices = \"shm0\": devices of one fabric: shm0 is shared memory, rxe0 an RDMA device",
+        &["a core map for each"],
+    );
+    one_fault_on(
+        &host,
+        "[[worker]]\ncore = 0\n[[worker]]\ncore = 1\ndevices = [\"shm0\"]\n",
+        "map.toml:5: [[worker]] devices = \"shm0\": devices of one fabric",
+        &["names no device"],
+    );
 }

@@ -40,6 +40,15 @@ pub(crate) fn siw() -> DeviceLimits {
     }
 }
 
+/// Shared memory, as every host has it.
+pub(crate) fn shm() -> DeviceLimits {
+    DeviceLimits {
+        transport: Transport::Shm,
+        sge_max: 4,
+        ..device("shm0", 16_384, 1 << 20)
+    }
+}
+
 /// Cores 0 to `cores - 1`.
 pub(crate) fn host(cores: usize, devices: Vec<DeviceLimits>, free_hugepages_bytes: u64) -> Host {
     Host::from_parts(

@@ -1,6 +1,8 @@
 //! Plans, services and witnesses that the tests share.
 
-use spinwire::config::{ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, WorkerPlan};
+use spinwire::config::{
+    ConnectionPlan, ControlPlan, LanePlan, Plan, PoolPlan, ShmPlan, WorkerPlan,
+};
 use spinwire::fabric::Url;
 use spinwire::memory::{Buffer, HugepagePolicy};
 use spinwire::types::{CoreId, IdlePolicy};
@@ -55,6 +57,7 @@ pub(crate) fn plan(device: &str, core: usize, idle: IdlePolicy) -> Plan {
             retry_count: 7,
             rnr_retry_count: 7,
         },
+        shm: ShmPlan::default(),
     }
 }
 

@@ -1,34 +1,20 @@
-//! `spinwire devices`.
+//! RDMA devices with their ports and GIDs.
 
-use crate::cli::DevicesArgs;
+use super::{Listed, limits_line};
 use crate::setup::Failure;
 use spinwire::fabric::verbs::{DeviceReport, choose, inventory};
 use spinwire::types::Transport;
-use std::io::Write;
+use std::fmt::Write as _;
 
-pub(crate) fn run(args: &DevicesArgs) -> Result<(), Failure> {
-    let devices = inventory()?;
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&devices)?)?;
-    } else if devices.is_empty() {
-        writeln!(
-            out,
-            "no RDMA device: see `rdma link`; Soft-RoCE needs no hardware:"
-        )?;
-        writeln!(
-            out,
-            "  modprobe rdma_rxe && rdma link add rxe0 type rxe netdev DEV"
-        )?;
-    } else {
-        for device in &devices {
-            show(&mut out, device)?;
-        }
-    }
-    Ok(())
+pub(super) fn list() -> Result<Vec<Listed>, Failure> {
+    let listed = |device: DeviceReport| -> Result<Listed, Failure> {
+        let (json, text) = (serde_json::to_value(&device)?, show(&device));
+        Ok(Listed { json, text })
+    };
+    inventory()?.into_iter().map(listed).collect()
 }
 
-fn show(out: &mut impl Write, device: &DeviceReport) -> std::io::Result<()> {
+fn show(device: &DeviceReport) -> String {
     let DeviceReport {
         name,
         limits,
@@ -46,13 +32,13 @@ fn show(out: &mut impl Write, device: &DeviceReport) -> std::io::Result<()> {
         .as_ref()
         .and_then(|l| l.numa_node)
         .map_or(String::new(), |n| format!(", NUMA node {n}"));
-    writeln!(out, "{name}  {kind}{node}")?;
+    let mut text = format!("{name}  {kind}{node}\n");
     if let Some(error) = error {
-        writeln!(out, "  {error}")?;
+        let _ = writeln!(text, "  {error}");
     }
     for p in ports {
-        writeln!(
-            out,
+        let _ = writeln!(
+            text,
             "  port {}  {}  {}  MTU {} of {} B  messages up to {} B",
             p.number,
             p.state,
@@ -60,7 +46,7 @@ fn show(out: &mut impl Write, device: &DeviceReport) -> std::io::Result<()> {
             p.active_mtu_bytes,
             p.max_mtu_bytes,
             p.message_bytes_max
-        )?;
+        );
         let best = choose(gids, p.number, None).map(|(gid, _)| gid.index);
         for g in gids.iter().filter(|g| g.port == p.number) {
             let netdev = g.netdev.as_deref().unwrap_or("-");
@@ -69,30 +55,18 @@ fn show(out: &mut impl Write, device: &DeviceReport) -> std::io::Result<()> {
             } else {
                 ""
             };
-            writeln!(
-                out,
+            let _ = writeln!(
+                text,
                 "    GID {:>3}  {}  {}  {}{mark}",
                 g.index,
                 g.address(),
                 g.kind,
                 netdev
-            )?;
+            );
         }
     }
     if let Some(l) = limits {
-        writeln!(
-            out,
-            "  limits  {} QPs, {} work requests a queue, {} SGE, {} CQs of {} entries, READs and \
-             atomics {} out and {} in, regions of {} B",
-            l.qp_max,
-            l.qp_depth_max,
-            l.sge_max,
-            l.cq_max,
-            l.cq_depth_max,
-            l.rd_atomic_initiator_max,
-            l.rd_atomic_responder_max,
-            l.mr_bytes_max
-        )?;
+        text.push_str(&limits_line(l));
     }
-    Ok(())
+    text
 }

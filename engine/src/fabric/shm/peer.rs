@@ -1,0 +1,193 @@
+//! The other end of a QP: where to send to, what it allows, and the regions of it that are mapped here.
+//!
+//! ```text
+//!  rkey ─► the peer's board: in use? ─► mapped here? ─yes─► within? allowed? ─► Piece
+//!              └─ no: refused               └─ no: asked of the peer's control, once; the queue waits
+//! ```
+//! Bounds and rights are those of the grant that control checked; the board only says whether the peer
+//! still means it. Imports inbox, registry, piece. Imported by qp, send and link.
+
+#![allow(
+    unsafe_code,
+    reason = "reads the board and names bytes of mapped regions"
+)]
+
+use super::inbox::Outlet;
+use super::piece::Piece;
+use super::registry::{BOARD_BYTES, SLOTS, slot_of};
+use crate::sys::bell::Ringer;
+use crate::sys::memfd::SharedMap;
+use crate::types::{Access, RemoteSpan, Rkey};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Regions of one peer that are mapped at a time, by one QP.
+const REGIONS_MAX: usize = 64;
+
+/// A region of the peer's, mapped here.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    rkey: Rkey,
+    /// How the peer calls its first byte.
+    base: u64,
+    len: u64,
+    access: Access,
+    map: SharedMap,
+}
+
+impl Mapped {
+    /// `None` where what the peer says of it is not so.
+    pub(super) fn new(
+        rkey: Rkey,
+        base: u64,
+        len: u64,
+        access: Access,
+        map: SharedMap,
+    ) -> Option<Self> {
+        let fits = len <= map.bytes() as u64 && base.checked_add(len).is_some();
+        // Atomics count on it.
+        let aligned = base.is_multiple_of(8) && map.base().addr().get().is_multiple_of(8);
+        (fits && aligned).then_some(Self {
+            rkey,
+            base,
+            len,
+            access,
+            map,
+        })
+    }
+
+    fn piece(&self, at: RemoteSpan, len: u32, access: Access) -> Option<Piece> {
+        // The map is writable if a right to write was granted.
+        self.access.contains(access).then_some(())?;
+        // SAFETY: `Piece::within` requires bytes that stay mapped as long as the piece is used: `new` saw
+        // that the map has them, and it lives in the lane that uses the piece, within one call.
+        unsafe { Piece::within(self.map.base(), self.len, self.base, at.addr, len) }
+    }
+}
+
+/// What stands behind a key.
+#[derive(Debug)]
+pub(super) enum Remote {
+    /// Bytes that may be used so.
+    Here(Piece),
+    /// The key is not known here: its owner is to be asked.
+    Unknown,
+    /// The peer does not allow it.
+    Refused,
+}
+
+/// The other end.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) outlet: Outlet,
+    board: SharedMap,
+    /// What its QP takes.
+    pub(super) access: Access,
+    ringer: Option<Ringer>,
+    /// RNR retries that it asked for.
+    pub(super) rnr_retry_count: u8,
+    /// READs and atomics that may be under way; 0 for none.
+    pub(super) fetch_depth: u8,
+    regions: Vec<Mapped>,
+    last: usize,
+    /// The key that it was asked for, and has not given.
+    asked: Option<Rkey>,
+    denied: Option<Rkey>,
+}
+
+impl Peer {
+    /// `None` where its board is none.
+    pub(super) fn new(
+        outlet: Outlet,
+        board: SharedMap,
+        access: Access,
+        ringer: Option<Ringer>,
+        (rnr_retry_count, fetch_depth): (u8, u8),
+    ) -> Option<Self> {
+        (board.bytes() == BOARD_BYTES).then(|| Self {
+            outlet,
+            board,
+            access,
+            ringer,
+            rnr_retry_count,
+            fetch_depth,
+            regions: Vec::with_capacity(REGIONS_MAX),
+            last: 0,
+            asked: None,
+            denied: None,
+        })
+    }
+
+    /// Something was pushed or published: if it sleeps, it is woken.
+    #[inline]
+    pub(super) fn ring(&self) {
+        if let Some(ringer) = &self.ringer
+            && self.outlet.peer_sleeps()
+        {
+            // Who is gone needs no waking.
+            let _ = ringer.ring();
+        }
+    }
+
+    /// The key is in use, as the peer says.
+    #[inline]
+    fn means(&self, rkey: Rkey) -> bool {
+        let slot = slot_of(rkey.0) % SLOTS;
+        // SAFETY: `add` requires that the result stays in the mapping: it has a word a slot, as `new` saw.
+        let word = unsafe { self.board.base().cast::<u32>().add(slot) };
+        // SAFETY: `from_ptr` requires
+        // - an aligned pointer to 4 bytes that stay mapped: a map begins at a page, and lives in `self`;
+        // - that nobody accesses them but by atomics: this process only loads, here; the map is
+        //   readable, which is all that a relaxed or acquiring load wants on the targets there are.
+        let word = unsafe { AtomicU32::from_ptr(word.as_ptr()) };
+        rkey.0 != 0 && word.load(Ordering::Acquire) == rkey.0
+    }
+
+    /// The peer's bytes, as far as it allows `access` to all of them. An operation of no bytes needs no
+    /// key.
+    pub(super) fn remote(&mut self, at: RemoteSpan, len: u32, access: Access) -> Remote {
+        if len == 0 {
+            return Remote::Here(Piece::EMPTY);
+        }
+        if !self.means(at.rkey) || self.denied == Some(at.rkey) {
+            return Remote::Refused;
+        }
+        let is = |region: &Mapped| region.rkey == at.rkey;
+        let found = if self.regions.get(self.last).is_some_and(is) {
+            Some(self.last)
+        } else {
+            self.regions.iter().position(is)
+        };
+        let Some(found) = found else {
+            return Remote::Unknown;
+        };
+        self.last = found;
+        match self.regions[found].piece(at, len, access) {
+            Some(piece) => Remote::Here(piece),
+            None => Remote::Refused,
+        }
+    }
+
+    /// The peer is to be asked for a key; false if it was already.
+    pub(super) fn ask(&mut self, rkey: Rkey) -> bool {
+        let fresh = self.asked != Some(rkey);
+        self.asked = Some(rkey);
+        fresh
+    }
+
+    /// What the peer answered. Gives a region that is mapped no longer: one whose key is out of use, or
+    /// the oldest where there is no more room.
+    pub(super) fn answer(&mut self, rkey: Rkey, region: Option<Box<Mapped>>) -> Option<Mapped> {
+        if self.asked == Some(rkey) {
+            self.asked = None;
+        }
+        let Some(region) = region else {
+            self.denied = Some(rkey);
+            return None;
+        };
+        let idle = self.regions.iter().position(|r| !self.means(r.rkey));
+        let full = (self.regions.len() >= REGIONS_MAX).then_some(0);
+        let gone = idle.or(full).map(|at| self.regions.remove(at));
+        self.regions.push(*region);
+        gone
+    }
+}

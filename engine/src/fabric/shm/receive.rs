@@ -1,0 +1,158 @@
+//! Taking what the peer sends: fragments from our inbox into the receives that are posted.
+//!
+//! ```text
+//!  peek ─► Message ─► a receive ─► its memory ─► copied once ─► consume ─► last one? completed
+//!             │          └─ none: starved, the peer is told (RNR)   └─ too long, no memory: refused
+//!             ├► Written ─► a receive, completed without a byte
+//!             └► Fault ─► the error state: the peer found that it may not do what it wanted
+//! ```
+//! Imports qp, inbox, registry. Imported by lane.
+
+#![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+#![allow(unsafe_code, reason = "plays the NIC: copies by address")]
+
+use super::inbox::{Head, What};
+use super::qp::{Filling, Ground, Phase, QpState, refusal};
+use super::send::fault;
+use crate::fabric::{Note, WcOpcode, WcStatus};
+use crate::limits::POLL_BATCH_MAX;
+
+impl QpState {
+    /// Takes what has come, a batch at most; true if there was something.
+    #[inline]
+    pub(super) fn receive(&mut self, ground: &mut Ground) -> bool {
+        self.backlog = false;
+        for n in 0..POLL_BATCH_MAX {
+            if self.phase == Phase::Error {
+                return n > 0;
+            }
+            let head = match self.inlet.peek() {
+                Ok(Some(head)) => head,
+                Ok(None) => return n > 0,
+                Err(_) => {
+                    self.broken(ground);
+                    return true;
+                }
+            };
+            if let Some(peer) = &mut self.peer {
+                if peer.outlet.note_ack(head.ack()).is_err() {
+                    self.broken(ground);
+                    return true;
+                }
+                // What a message answers has completed before it.
+                self.settle(ground);
+            }
+            let taken = match head.what() {
+                What::Message(note) => self.take_fragment(ground, head, note),
+                What::Written { imm, len } => self.take_notice(ground, head, imm, len),
+                What::Fault(code) => {
+                    self.consume(head);
+                    if code == fault::ACCESS {
+                        ground.control.raise_fatal(self.number, "QP access error");
+                    }
+                    self.fail(ground);
+                    true
+                }
+            };
+            if !taken {
+                return n > 0;
+            }
+        }
+        self.backlog = true;
+        true
+    }
+
+    /// The head was taken.
+    #[inline]
+    fn consume(&mut self, head: Head) {
+        self.inlet.consume(head);
+        // It may have told the peer right away, who may sleep over a full inbox.
+        self.wake |= !self.inlet.owes_ack();
+    }
+
+    /// The message at the head waits for a receive.
+    #[cold]
+    fn starve(&mut self) {
+        if !self.starved {
+            self.starved = true;
+            self.inlet.waits(1);
+            self.wake = true;
+        }
+    }
+
+    /// A fragment; false if there is no receive for its message.
+    #[inline]
+    fn take_fragment(&mut self, ground: &mut Ground, head: Head, note: Note) -> bool {
+        let Filling { wr, filled } = match self.filling.take() {
+            Some(filling) => filling,
+            None => match self.take_receive(&mut ground.cq) {
+                Some(wr) => Filling { wr, filled: 0 },
+                None => {
+                    self.starve();
+                    return false;
+                }
+            },
+        };
+        self.starved = false;
+        let len = head.len();
+        if len > wr.len - filled {
+            self.spoil(ground, wr.wr_id, WcStatus::LocalLength, refusal::REQUEST);
+            return true;
+        }
+        let addr = wr.addr.wrapping_add(u64::from(filled));
+        let Ok(place) = ground.registry.local(wr.lkey, addr, len, true) else {
+            let status = WcStatus::LocalProtection;
+            self.spoil(ground, wr.wr_id, status, refusal::OPERATION);
+            return true;
+        };
+        // SAFETY: `copy_from` requires
+        // - `len` bytes to read: the head has them, as long as the inlet lives;
+        // - that nobody uses a reference to the place: it is memory that was posted, which its owner
+        //   keeps out of reach until it completes.
+        unsafe { place.copy_from(0, head.payload(), len as usize) };
+        let filled = filled + len;
+        if head.has_more() {
+            self.consume(head);
+            self.filling = Some(Filling { wr, filled });
+            return true;
+        }
+        if let Note::Invalidated(rkey) = note
+            && !ground.registry.invalidate(rkey)
+        {
+            // The message is not acknowledged (class J, IBTA 9.9.3.1).
+            let status = WcStatus::RemoteInvalidRequest;
+            self.spoil(ground, wr.wr_id, status, refusal::NO_ANSWER);
+            return true;
+        }
+        self.consume(head);
+        let outcome = Ok((WcOpcode::Recv, filled, note));
+        self.complete_receive(&mut ground.cq, wr.wr_id, outcome);
+        true
+    }
+
+    /// A WRITE with immediate; false if there is no receive for it.
+    fn take_notice(&mut self, ground: &mut Ground, head: Head, imm: u32, len: u32) -> bool {
+        let Some(wr) = self.take_receive(&mut ground.cq) else {
+            self.starve();
+            return false;
+        };
+        self.starved = false;
+        self.consume(head);
+        let outcome = Ok((WcOpcode::RecvWriteImm, len, Note::Imm(imm)));
+        self.complete_receive(&mut ground.cq, wr.wr_id, outcome);
+        true
+    }
+
+    /// A message takes its receive and fails there: both ends are in error.
+    #[cold]
+    fn spoil(
+        &mut self,
+        ground: &mut Ground,
+        wr_id: u64,
+        there: WcStatus,
+        why: std::num::NonZeroU8,
+    ) {
+        self.complete_receive(&mut ground.cq, wr_id, Err(there));
+        self.refuse(ground, why);
+    }
+}
