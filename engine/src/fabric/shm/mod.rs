@@ -255,12 +255,17 @@ impl Shm {
             base: offered.region.base().addr().get() as u64,
             len: offered.region.len() as u64,
             access: offered.access.without(Access::LOCAL_WRITE),
+            mark: offered.mark,
         })
     }
 
     fn answered(&self, key: u64, rkey: Rkey, grant: Option<GrantedRegion>) {
-        let mapped = grant.and_then(|g| Mapped::new(rkey, g.base, g.len, g.access, g.map));
+        let mapped = grant.and_then(|grant| Mapped::new(rkey, grant));
         self.tell(key, link::Step::Region(rkey, mapped.map(Box::new)));
+        // A peer may name one region after the other, of which lanes bury the older ones.
+        for lane in self.lanes.iter().filter_map(Weak::upgrade) {
+            lane.sweep();
+        }
     }
 
     /// Tells the lane of the QP of an id.

@@ -1,17 +1,20 @@
 //! The other end of a QP: where to send to, what it allows, and the regions of it that are mapped here.
 //!
 //! ```text
-//!  rkey ─► the peer's board: in use? ─► mapped here? ─yes─► within? allowed? ─► Piece
-//!              └─ no: refused               └─ no: asked of the peer's control, once; the queue waits
+//!  rkey ─► mapped here? ─yes─► the peer's board: in use? ─► within? allowed? ─► Piece
+//!              │                           └─ no: refused
+//!              └─ no: asked of the peer's control, once; the queue waits
 //! ```
 //! Bounds and rights are those of the grant that control checked; the board only says whether the peer
-//! still means it. Imports inbox, registry, piece. Imported by qp, send and link.
+//! still means it. The board names no keys: all peers read it. Imports inbox, registry, piece, door. Imported
+//! by qp, send and link.
 
 #![allow(
     unsafe_code,
     reason = "reads the board and names bytes of mapped regions"
 )]
 
+use super::door::GrantedRegion;
 use super::inbox::Outlet;
 use super::piece::Piece;
 use super::registry::{BOARD_BYTES, SLOTS, slot_of};
@@ -31,18 +34,21 @@ pub(super) struct Mapped {
     base: u64,
     len: u64,
     access: Access,
+    /// What the board says while the key is in use.
+    mark: u32,
     map: SharedMap,
 }
 
 impl Mapped {
     /// `None` where what the peer says of it is not so.
-    pub(super) fn new(
-        rkey: Rkey,
-        base: u64,
-        len: u64,
-        access: Access,
-        map: SharedMap,
-    ) -> Option<Self> {
+    pub(super) fn new(rkey: Rkey, grant: GrantedRegion) -> Option<Self> {
+        let GrantedRegion {
+            map,
+            base,
+            len,
+            access,
+            mark,
+        } = grant;
         let fits = len <= map.bytes() as u64 && base.checked_add(len).is_some();
         // Atomics count on it.
         let aligned = base.is_multiple_of(8) && map.base().addr().get().is_multiple_of(8);
@@ -51,6 +57,7 @@ impl Mapped {
             base,
             len,
             access,
+            mark,
             map,
         })
     }
@@ -128,10 +135,10 @@ impl Peer {
         }
     }
 
-    /// The key is in use, as the peer says.
+    /// The key of the region is in use, as the peer says.
     #[inline]
-    fn means(&self, rkey: Rkey) -> bool {
-        let slot = slot_of(rkey.0) % SLOTS;
+    fn means(&self, region: &Mapped) -> bool {
+        let slot = slot_of(region.rkey.0) % SLOTS;
         // SAFETY: `add` requires that the result stays in the mapping: it has a word a slot, as `new` saw.
         let word = unsafe { self.board.base().cast::<u32>().add(slot) };
         // SAFETY: `from_ptr` requires
@@ -139,7 +146,7 @@ impl Peer {
         // - that nobody accesses them but by atomics: this process only loads, here; the map is
         //   readable, which is all that a relaxed or acquiring load wants on the targets there are.
         let word = unsafe { AtomicU32::from_ptr(word.as_ptr()) };
-        rkey.0 != 0 && word.load(Ordering::Acquire) == rkey.0
+        region.mark != 0 && word.load(Ordering::Acquire) == region.mark
     }
 
     /// The peer's bytes, as far as it allows `access` to all of them. An operation of no bytes needs no
@@ -148,9 +155,6 @@ impl Peer {
         if len == 0 {
             return Remote::Here(Piece::EMPTY);
         }
-        if !self.means(at.rkey) || self.denied == Some(at.rkey) {
-            return Remote::Refused;
-        }
         let is = |region: &Mapped| region.rkey == at.rkey;
         let found = if self.regions.get(self.last).is_some_and(is) {
             Some(self.last)
@@ -158,9 +162,16 @@ impl Peer {
             self.regions.iter().position(is)
         };
         let Some(found) = found else {
-            return Remote::Unknown;
+            return if self.denied == Some(at.rkey) {
+                Remote::Refused
+            } else {
+                Remote::Unknown
+            };
         };
         self.last = found;
+        if !self.means(&self.regions[found]) {
+            return Remote::Refused;
+        }
         match self.regions[found].piece(at, len, access) {
             Some(piece) => Remote::Here(piece),
             None => Remote::Refused,
@@ -184,7 +195,7 @@ impl Peer {
             self.denied = Some(rkey);
             return None;
         };
-        let idle = self.regions.iter().position(|r| !self.means(r.rkey));
+        let idle = self.regions.iter().position(|region| !self.means(region));
         let full = (self.regions.len() >= REGIONS_MAX).then_some(0);
         let gone = idle.or(full).map(|at| self.regions.remove(at));
         self.regions.push(*region);

@@ -65,6 +65,8 @@ pub(in crate::fabric::shm) struct Grant {
     pub(in crate::fabric::shm) len: u64,
     /// What the peer may do.
     pub(in crate::fabric::shm) access: Access,
+    /// What the board says as long as the key is in use. No key is to be told from it.
+    pub(in crate::fabric::shm) mark: u32,
 }
 
 /// A region of the peer's, mapped. Holding one proves: `len` bytes from the map's begin are in the map,
@@ -79,6 +81,8 @@ pub(in crate::fabric::shm) struct GrantedRegion {
     pub(in crate::fabric::shm) len: u64,
     /// What we may do.
     pub(in crate::fabric::shm) access: Access,
+    /// What the peer's board says as long as the key is in use.
+    pub(in crate::fabric::shm) mark: u32,
 }
 
 /// What the door has to tell.

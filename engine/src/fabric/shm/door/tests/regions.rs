@@ -13,6 +13,7 @@ fn granted(access: Access) -> Grant {
         base: 0x7000_0000,
         len: 5000,
         access,
+        mark: 9,
     }
 }
 
@@ -88,6 +89,7 @@ fn what_is_for_reading_is_sealed() {
         base: 0,
         len: 1,
         access: Access::REMOTE_ATOMIC,
+        mark: 9,
     };
     assert!(m.answer(Side::Passive, Rkey(6), Some(grant)).is_err());
     assert!(m.gets(Side::Active, Rkey(6)).is_none());
