@@ -113,6 +113,13 @@ impl AsFd for Bell {
     }
 }
 
+impl Drop for Ringer {
+    fn drop(&mut self) {
+        // As with the sleeper's end.
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
+    }
+}
+
 impl Ringer {
     /// The bell that a peer sent a descriptor of, if it can be one: a Unix stream socket, which never
     /// makes who rings wait.

@@ -633,3 +633,70 @@ fn regions_that_come_and_go_are_unmapped() {
     assert!(count <= 70, "{count} maps");
     v.end(qp);
 }
+
+#[test]
+fn handshakes_that_die_half_way_leave_nothing() {
+    const NAME: &str = "rogue-that-dies";
+    let mut v = Victim::new("half-way");
+    let memory = |bytes: usize| {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create(NAME, flags).unwrap();
+        rustix::fs::ftruncate(&fd, bytes as u64).unwrap();
+        whole(&fd, bytes);
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        fd
+    };
+    let end = EndWords {
+        qp: QpNum(1),
+        access: all(),
+        geometry: SMALL,
+        board_bytes: BOARD_BYTES,
+        bell: false,
+        id: 1,
+        params: params(b"rogue"),
+    };
+    for round in 0..40 {
+        let rogue = Rogue(Seqpacket::connect(&v.dir.join("name")).unwrap());
+        let fds = [&memory(SMALL.bytes()), &memory(BOARD_BYTES)];
+        rogue.says(&Frame::Request(end), &fds);
+        match round % 4 {
+            // Before the request is looked at, and before it is answered.
+            0 => drop(rogue),
+            1 => {
+                v.pump();
+                drop(rogue);
+            }
+            // With the answer in its hands, before it says that it has mapped it, and after.
+            stage => {
+                let qp = v.admit();
+                let answer = hears(&rogue, &mut v);
+                assert!(matches!(answer, Some((Frame::Accept(_), _))));
+                if stage == 3 {
+                    rogue.says(&Frame::Mapped, &[]);
+                    v.pump();
+                }
+                drop((answer, rogue));
+                v.event(CmEventKind::ConnectError);
+                v.end(qp);
+                continue;
+            }
+        }
+        let event = v.event(CmEventKind::ConnectRequest);
+        let id = event.request.expect("an id");
+        v.fabric.destroy_id(id);
+    }
+    (0..10).for_each(|_| v.pump());
+    assert_eq!(v.fabric.alive(), (0, 1));
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains(NAME), "still mapped");
+    let kept = || {
+        let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let mut links = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        links.any(|link| link.to_string_lossy().contains(NAME))
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while kept() {
+        assert!(Instant::now() < deadline, "still open");
+        sleep(Duration::from_millis(1));
+    }
+}
