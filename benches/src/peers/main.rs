@@ -1,4 +1,4 @@
-//! The table of `benches/lab-peers`: `peers RESULTS.tsv [--json FILE]`.
+//! The tables of `benches/lab-peers` and `benches/peers`: `peers RESULTS.tsv [--json FILE]`.
 //!
 //! ```text
 //!  results.tsv ─► runs (by case and round) ─► verdict (ratios, bootstrap, targets) ─► table, JSON
@@ -30,7 +30,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     print!("{}", table(&lines));
     if let Some(path) = json {
         let document = serde_json::json!({
-            "bench": "lab-peers",
             "interval": { "percent": 95, "resamples": RESAMPLES, "seed": SEED },
             "lines": lines,
         });
@@ -47,7 +46,8 @@ fn table(lines: &[Line]) -> String {
         "settings",
         "unit",
         "spinwire",
-        "perftest",
+        "peer",
+        "peer's",
         "again",
         "ratio",
         "95 %",
@@ -103,8 +103,8 @@ fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-fn row(line: &Line) -> [String; 12] {
-    let Runs { case, .. } = &line.runs;
+fn row(line: &Line) -> [String; 13] {
+    let Runs { case, peer, .. } = &line.runs;
     let (unit, scale) = match case.mode {
         Mode::Latency => ("p50 µs", 1.0),
         Mode::Rate => ("k/s", 1e-3),
@@ -123,11 +123,12 @@ fn row(line: &Line) -> [String; 12] {
     [
         case.device.clone(),
         format!("{} {}", case.op, mode_name(case.mode)),
-        case.settings.replace(',', ", ").replace('=', " "),
+        case.shown_settings(),
         unit.into(),
         figure(line.spinwire),
-        figure(line.perftest),
-        figure(line.perftest_again),
+        peer.clone(),
+        figure(line.peer_figure),
+        figure(line.peer_figure_again),
         ratio(line.ratio),
         interval(line.ratio),
         noise,
@@ -165,13 +166,14 @@ mod tests {
         let cells: Vec<&str> = table.lines().nth(2).expect("a row").split('|').collect();
         let cells: Vec<&str> = cells.iter().map(|c| c.trim()).collect();
         assert_eq!(
-            cells[1..13],
+            cells[1..14],
             [
                 "rxe0",
                 "read latency",
                 "size 8",
                 "p50 µs",
                 "3.10",
+                "perftest",
                 "4.00",
                 "4.00",
                 "0.775",

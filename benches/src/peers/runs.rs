@@ -1,19 +1,36 @@
-//! The runs as the guest wrote them, by case and round.
+//! The runs as the scripts wrote them, by case and round.
 //!
 //! ```text
 //!  device ⇥ op ⇥ mode ⇥ settings ⇥ round ⇥ tool ⇥ figure or - ⇥ message
 //! ```
+//! A tool is `spinwire`, the name of the case's peer, or that with `-again`.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What was measured, in the words of `benches/lib/peers-cases.sh`.
+/// What was measured, in the words of the lists of cases in `benches/lib`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(crate) struct Case {
     pub(crate) device: String,
     pub(crate) op: String,
     pub(crate) mode: Mode,
     pub(crate) settings: String,
+}
+
+impl Case {
+    /// The settings for people, without the target, which has a column.
+    pub(crate) fn shown_settings(&self) -> String {
+        let all = self.settings.split(',');
+        let shown = all.filter(|s| !s.starts_with(AT_MOST) && !s.starts_with(AT_LEAST));
+        shown.collect::<Vec<_>>().join(", ").replace('=', " ")
+    }
+
+    /// The number that a setting has, if it is there.
+    pub(crate) fn number(&self, setting: &str) -> Option<f64> {
+        let pairs = self.settings.split(',').filter_map(|s| s.split_once('='));
+        let value = pairs.into_iter().find(|(name, _)| *name == setting)?.1;
+        value.parse().ok()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -31,14 +48,14 @@ pub(crate) enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Round {
     pub(crate) spinwire: Option<f64>,
-    pub(crate) perftest: Option<f64>,
-    pub(crate) perftest_again: Option<f64>,
+    pub(crate) peer: Option<f64>,
+    pub(crate) peer_again: Option<f64>,
 }
 
 impl Round {
-    /// spinwire by the geometric mean of perftest's runs of the round.
+    /// spinwire by the geometric mean of the peer's runs of the round.
     pub(crate) fn ratio(&self) -> Option<f64> {
-        let peer = match (self.perftest, self.perftest_again) {
+        let peer = match (self.peer, self.peer_again) {
             (Some(a), Some(b)) => (a * b).sqrt(),
             (Some(one), None) | (None, Some(one)) => one,
             (None, None) => return None,
@@ -46,15 +63,17 @@ impl Round {
         Some(self.spinwire? / peer)
     }
 
-    /// perftest by itself.
+    /// The peer by itself.
     pub(crate) fn noise(&self) -> Option<f64> {
-        Some(self.perftest_again? / self.perftest?)
+        Some(self.peer_again? / self.peer?)
     }
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Runs {
     pub(crate) case: Case,
+    /// Its name; empty where it was not run.
+    pub(crate) peer: String,
     /// In the order of rounds.
     pub(crate) rounds: Vec<Round>,
     /// What a tool said when it gave no figure, each once.
@@ -66,39 +85,79 @@ pub(crate) struct Runs {
 /// # Errors
 /// A line that is not as above, with its number.
 pub(crate) fn parse(text: &str) -> Result<Vec<Runs>, String> {
-    let mut all: Vec<(Case, BTreeMap<u32, Round>, Vec<String>)> = Vec::new();
+    let mut all: Vec<Gathered> = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let (case, round, tool, figure) =
             parse_line(line).ok_or_else(|| format!("line {number} is no run: {line}"))?;
-        let at = all.iter().position(|(known, ..)| *known == case);
+        let at = all.iter().position(|known| known.case == case);
         let at = at.unwrap_or_else(|| {
-            all.push((case, BTreeMap::new(), Vec::new()));
+            all.push(Gathered::new(case));
             all.len() - 1
         });
-        let (_, rounds, messages) = &mut all[at];
-        let round: &mut Round = rounds.entry(round).or_default();
-        let place = match tool {
-            "spinwire" => &mut round.spinwire,
-            "perftest" => &mut round.perftest,
-            "perftest-again" => &mut round.perftest_again,
-            _ => return Err(format!("line {number}: no tool is called {tool}")),
+        let gathered = &mut all[at];
+        let (name, again) = match tool.strip_suffix("-again") {
+            Some(name) => (name, true),
+            None => (tool, false),
+        };
+        if name != OURS {
+            if gathered.peer.is_empty() {
+                name.clone_into(&mut gathered.peer);
+            }
+            if gathered.peer != name {
+                let known = &gathered.peer;
+                return Err(format!("line {number}: {name}, but the case's peer is {known}"));
+            }
+        }
+        let round = gathered.rounds.entry(round).or_default();
+        let place = match (name, again) {
+            (OURS, false) => &mut round.spinwire,
+            (OURS, true) => return Err(format!("line {number}: spinwire runs once a round")),
+            (_, false) => &mut round.peer,
+            (_, true) => &mut round.peer_again,
         };
         match figure {
             Ok(figure) => *place = Some(figure),
             Err(message) => {
-                let message = format!("{}: {message}", tool.trim_end_matches("-again"));
-                if !messages.contains(&message) {
-                    messages.push(message);
+                let message = format!("{name}: {message}");
+                if !gathered.messages.contains(&message) {
+                    gathered.messages.push(message);
                 }
             }
         }
     }
-    let runs = all.into_iter().map(|(case, rounds, messages)| Runs {
-        case,
-        rounds: rounds.into_values().collect(),
-        messages,
-    });
-    Ok(runs.collect())
+    Ok(all.into_iter().map(Gathered::done).collect())
+}
+
+/// Settings that name a target of the case's own, for a latency and for the rest.
+pub(crate) const AT_MOST: &str = "atmost";
+pub(crate) const AT_LEAST: &str = "atleast";
+const OURS: &str = "spinwire";
+
+struct Gathered {
+    case: Case,
+    peer: String,
+    rounds: BTreeMap<u32, Round>,
+    messages: Vec<String>,
+}
+
+impl Gathered {
+    fn new(case: Case) -> Self {
+        Self {
+            case,
+            peer: String::new(),
+            rounds: BTreeMap::new(),
+            messages: Vec::new(),
+        }
+    }
+
+    fn done(self) -> Runs {
+        Runs {
+            case: self.case,
+            peer: self.peer,
+            rounds: self.rounds.into_values().collect(),
+            messages: self.messages,
+        }
+    }
 }
 
 type Line<'a> = (Case, u32, &'a str, Result<f64, &'a str>);
@@ -163,8 +222,9 @@ mod tests {
             "rxe0\tsend\trate\tdefaults\t1\tperftest\tinf\t",
             "rxe0\tsend\trate\tdefaults\t1\tperftest\t0\t",
             "rxe0\tsend\trate\tdefaults\t1\tother\t1\t",
+            "rxe0\tsend\trate\tdefaults\t1\tspinwire-again\t1\t",
         ] {
-            let text = format!("rxe0\tsend\trate\tdefaults\t1\tspinwire\t4\t\n{bad}\n");
+            let text = format!("rxe0\tsend\trate\tdefaults\t1\tperftest\t4\t\n{bad}\n");
             let error = parse(&text).expect_err(bad);
             assert!(error.contains("line 2"), "{error}");
         }

@@ -1,7 +1,7 @@
 //! The targets, and whether the figures meet them.
 
 use super::bootstrap::{Estimate, estimate, median};
-use super::runs::{Case, Mode, Round, Runs};
+use super::runs::{AT_LEAST, AT_MOST, Case, Mode, Round, Runs};
 use serde::Serialize;
 
 /// Latency: what the upper end of the ratio's interval may be at most.
@@ -22,7 +22,12 @@ pub(crate) enum Target {
 impl Target {
     fn of(case: &Case) -> Self {
         match case.mode {
-            Mode::Latency => Self::UpperBoundAtMost(LATENCY_RATIO_MAX),
+            Mode::Latency => {
+                Self::UpperBoundAtMost(case.number(AT_MOST).unwrap_or(LATENCY_RATIO_MAX))
+            }
+            Mode::Rate | Mode::Bandwidth if case.number(AT_LEAST).is_some() => {
+                Self::MedianAtLeast(case.number(AT_LEAST).unwrap_or(RATE_RATIO_MIN))
+            }
             Mode::Rate if case.settings == "defaults" => Self::MedianAtLeast(DEFAULTS_RATIO_MIN),
             Mode::Rate | Mode::Bandwidth => Self::MedianAtLeast(RATE_RATIO_MIN),
         }
@@ -70,10 +75,10 @@ pub(crate) struct Line {
     pub(crate) runs: Runs,
     /// Medians over the rounds.
     pub(crate) spinwire: Option<f64>,
-    pub(crate) perftest: Option<f64>,
-    pub(crate) perftest_again: Option<f64>,
+    pub(crate) peer_figure: Option<f64>,
+    pub(crate) peer_figure_again: Option<f64>,
     pub(crate) ratio: Option<Estimate>,
-    /// perftest by itself.
+    /// The peer by itself.
     pub(crate) noise: Option<Estimate>,
     pub(crate) target: Target,
     pub(crate) verdict: Verdict,
@@ -88,8 +93,8 @@ impl Line {
         let ratio = estimate(&all(&Round::ratio));
         Self {
             spinwire: median(&mut all(&|r| r.spinwire)),
-            perftest: median(&mut all(&|r| r.perftest)),
-            perftest_again: median(&mut all(&|r| r.perftest_again)),
+            peer_figure: median(&mut all(&|r| r.peer)),
+            peer_figure_again: median(&mut all(&|r| r.peer_again)),
             ratio,
             noise: estimate(&all(&Round::noise)),
             target,
@@ -112,11 +117,12 @@ mod tests {
         };
         let round = |ratio: &f64| Round {
             spinwire: Some(*ratio),
-            perftest: Some(1.0),
-            perftest_again: Some(1.0),
+            peer: Some(1.0),
+            peer_again: Some(1.0),
         };
         Line::new(Runs {
             case,
+            peer: "perftest".into(),
             rounds: ratios.iter().map(round).collect(),
             messages: Vec::new(),
         })
@@ -130,6 +136,14 @@ mod tests {
         assert_eq!(verdict(&[1.0]), Verdict::NotShown);
         assert_eq!(verdict(&[1.06; 3]), Verdict::Missed);
         assert_eq!(verdict(&[]), Verdict::NoFigures);
+    }
+
+    #[test]
+    fn a_case_may_name_its_own_target() {
+        let target = |mode, settings| line(mode, settings, &[]).target;
+        let half = target(Mode::Latency, "size=8,atmost=1.5");
+        assert_eq!(half, Target::UpperBoundAtMost(1.5));
+        assert_eq!(target(Mode::Rate, "atleast=3"), Target::MedianAtLeast(3.0));
     }
 
     #[test]
