@@ -78,6 +78,9 @@ pub const DEVICE: &str = "shm0";
 /// Things of the door that one call of `next_event` takes; what is left keeps the descriptor readable.
 const DOOR_BATCH: usize = 1024;
 
+/// Keys that a peer may ask for in vain.
+const REFUSED_MAX: u32 = 2;
+
 /// Where names are, and who may come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
@@ -98,6 +101,10 @@ struct Link {
     params: Option<ConnParams>,
     /// The peer, from the answer to the confirmation.
     peer: Option<Box<PeerEnd>>,
+    /// What the QP lets the peer do.
+    access: Access,
+    /// Keys that the peer asked for and was not given.
+    refused: u32,
 }
 
 /// The fabric of shared memory, with one device.
@@ -247,15 +254,44 @@ impl Shm {
         Ok(())
     }
 
-    /// What a peer asked for by a key.
-    fn grant(&self, rkey: Rkey) -> Option<Grant> {
+    /// What a peer asks for by a key, as far as the registration and the QP both allow it.
+    fn grant(&self, key: u64, rkey: Rkey) -> Option<Grant> {
         let offered = self.registry.offered(rkey)?;
+        let by_qp = self.links.get(&key)?.access;
+        let mut access = Access::NONE;
+        for right in [
+            Access::REMOTE_READ,
+            Access::REMOTE_WRITE,
+            Access::REMOTE_ATOMIC,
+        ] {
+            if offered.access.contains(right) && by_qp.contains(right) {
+                access = access | right;
+            }
+        }
+        access.is_remote().then_some(())?;
         Some(Grant {
             memfd: Arc::clone(offered.region.memfd()?),
+            seal: !offered.access.is_remote_writable(),
             base: offered.region.base().addr().get() as u64,
             len: offered.region.len() as u64,
-            access: offered.access.without(Access::LOCAL_WRITE),
+            access,
         })
+    }
+
+    /// Answers a peer that asks for a key.
+    fn give(&mut self, key: u64, rkey: Rkey) {
+        let grant = self.grant(key, rkey);
+        let refused = grant.is_none();
+        // Where it fails the connection ends, which the door tells.
+        let _ = self.door.lock().answer_region(key, rkey, grant);
+        if refused && let Some(link) = self.links.get_mut(&key) {
+            link.refused += 1;
+            if link.refused > REFUSED_MAX {
+                // A refusal ends the QP of an honest peer. This one guesses.
+                tracing::warn!(key, "a peer guesses keys: disconnected");
+                let _ = self.door.lock().disconnect(key);
+            }
+        }
     }
 
     fn answered(&self, key: u64, rkey: Rkey, grant: Option<GrantedRegion>) {
@@ -381,9 +417,7 @@ impl Fabric for Shm {
                     }
                 }
                 Some(DoorEvent::RegionAsked { key, rkey }) => {
-                    let grant = self.grant(rkey);
-                    // Where it fails the connection ends, which the door tells.
-                    let _ = self.door.lock().answer_region(key, rkey, grant);
+                    self.give(key, rkey);
                 }
                 Some(DoorEvent::RegionAnswer { key, rkey, grant }) => {
                     self.answered(key, rkey, grant);
@@ -497,6 +531,8 @@ impl Fabric for Shm {
             qp: Arc::downgrade(&handle),
             params: None,
             peer: None,
+            access: spec.access,
+            refused: 0,
         };
         self.links.insert(id.key, link);
         let offer = Offer {

@@ -5,7 +5,7 @@
 //!              └─ no: refused               └─ no: asked of the peer's control, once; the queue waits
 //! ```
 //! Bounds and rights are those of the grant that control checked; the board only says whether the peer
-//! still means it. Imports inbox, registry, piece. Imported by qp, send and link.
+//! still means it: by a tag, which is another with each registration of the peer's. Imports inbox, registry, piece. Imported by qp, send and link.
 
 #![allow(
     unsafe_code,
@@ -27,6 +27,8 @@ const REGIONS_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Mapped {
     rkey: Rkey,
+    /// What the board said when it was asked for, and when it was given.
+    tag: u32,
     /// How the peer calls its first byte.
     base: u64,
     len: u64,
@@ -48,6 +50,7 @@ impl Mapped {
         let aligned = base.is_multiple_of(8) && map.base().addr().get().is_multiple_of(8);
         (fits && aligned).then_some(Self {
             rkey,
+            tag: 0,
             base,
             len,
             access,
@@ -89,8 +92,8 @@ pub(super) struct Peer {
     pub(super) fetch_depth: u8,
     regions: Vec<Mapped>,
     last: usize,
-    /// The key that it was asked for, and has not given.
-    asked: Option<Rkey>,
+    /// The key that it was asked for and has not given, with the tag that it had then.
+    asked: Option<(Rkey, u32)>,
     denied: Option<Rkey>,
 }
 
@@ -128,9 +131,9 @@ impl Peer {
         }
     }
 
-    /// The key is in use, as the peer says.
+    /// What the peer's board says of a key's slot; 0 if none in it is in use.
     #[inline]
-    fn means(&self, rkey: Rkey) -> bool {
+    fn tag(&self, rkey: Rkey) -> u32 {
         let slot = slot_of(rkey.0) % SLOTS;
         // SAFETY: `add` requires that the result stays in the mapping: it has a word a slot, as `new` saw.
         let word = unsafe { self.board.base().cast::<u32>().add(slot) };
@@ -139,7 +142,7 @@ impl Peer {
         // - that nobody accesses them but by atomics: this process only loads, here; the map is
         //   readable, which is all that a relaxed or acquiring load wants on the targets there are.
         let word = unsafe { AtomicU32::from_ptr(word.as_ptr()) };
-        rkey.0 != 0 && word.load(Ordering::Acquire) == rkey.0
+        word.load(Ordering::Acquire)
     }
 
     /// The peer's bytes, as far as it allows `access` to all of them. An operation of no bytes needs no
@@ -148,7 +151,8 @@ impl Peer {
         if len == 0 {
             return Remote::Here(Piece::EMPTY);
         }
-        if !self.means(at.rkey) || self.denied == Some(at.rkey) {
+        let tag = self.tag(at.rkey);
+        if tag == 0 || self.denied == Some(at.rkey) {
             return Remote::Refused;
         }
         let is = |region: &Mapped| region.rkey == at.rkey;
@@ -161,7 +165,8 @@ impl Peer {
             return Remote::Unknown;
         };
         self.last = found;
-        match self.regions[found].piece(at, len, access) {
+        let region = &self.regions[found];
+        match region.piece(at, len, access).filter(|_| region.tag == tag) {
             Some(piece) => Remote::Here(piece),
             None => Remote::Refused,
         }
@@ -169,22 +174,27 @@ impl Peer {
 
     /// The peer is to be asked for a key; false if it was already.
     pub(super) fn ask(&mut self, rkey: Rkey) -> bool {
-        let fresh = self.asked != Some(rkey);
-        self.asked = Some(rkey);
+        let fresh = self.asked.is_none_or(|(asked, _)| asked != rkey);
+        if fresh {
+            self.asked = Some((rkey, self.tag(rkey)));
+        }
         fresh
     }
 
     /// What the peer answered. Gives a region that is mapped no longer: one whose key is out of use, or
     /// the oldest where there is no more room.
     pub(super) fn answer(&mut self, rkey: Rkey, region: Option<Box<Mapped>>) -> Option<Mapped> {
-        if self.asked == Some(rkey) {
-            self.asked = None;
-        }
-        let Some(region) = region else {
+        let (_, tag) = self.asked.take_if(|(asked, _)| *asked == rkey)?;
+        let Some(mut region) = region else {
             self.denied = Some(rkey);
             return None;
         };
-        let idle = self.regions.iter().position(|r| !self.means(r.rkey));
+        if self.tag(rkey) != tag {
+            // Of a registration that is gone: the next look says what is there now.
+            return Some(*region);
+        }
+        region.tag = tag;
+        let idle = self.regions.iter().position(|r| self.tag(r.rkey) != r.tag);
         let full = (self.regions.len() >= REGIONS_MAX).then_some(0);
         let gone = idle.or(full).map(|at| self.regions.remove(at));
         self.regions.push(*region);

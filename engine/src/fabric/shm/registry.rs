@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!  register ─► slot { lkey, rkey, access, base, bytes }   lanes look it up between enter and leave
-//!     │            └─ board: memfd of words, slot ─► rkey or 0, read by peers before each access
+//!     │            └─ board: memfd of words, slot ─► tag or 0, read by peers before each access
 //!  drop ─► keys to 0 ─► barrier, lanes out ─► the slot is free, the region may go
 //! ```
 //! A look-up takes no lock: whoever is inside its [`Turnstile`] keeps what it found. The board binds
 //! honest peers; what binds others is that memory which was theirs once is never used for anything else
-//! (each region is a memfd of its own). Rkeys have 19 bits that nobody guesses, and no lkey is an rkey.
+//! (each region is a memfd of its own). Every peer can read the board, so it has no keys: a tag is a number
+//! of no meaning that another registration does not have. Rkeys have 19 bits to be guessed, and no lkey is
+//! an rkey.
 //! Imports memory, sys, types. Imported by the other files of this folder.
 
 #![allow(unsafe_code, reason = "the board is read by other processes")]
@@ -47,6 +49,8 @@ struct Slot {
     lkey: AtomicU32,
     /// 0 when a peer took it out of use, and where peers have no right.
     rkey: AtomicU32,
+    /// What the board says.
+    tag: AtomicU32,
     writable: AtomicU32,
     base: AtomicPtr<u8>,
     bytes: AtomicUsize,
@@ -166,10 +170,15 @@ impl Registry {
         slot.writable.store(writable, Ordering::Relaxed);
         slot.base.store(base.as_ptr(), Ordering::Relaxed);
         slot.bytes.store(bytes, Ordering::Relaxed);
-        let remote = if access.is_remote() { rkey } else { 0 };
+        let (remote, tag) = if access.is_remote() {
+            (rkey, high(2) | 1)
+        } else {
+            (0, 0)
+        };
+        slot.tag.store(tag, Ordering::Relaxed);
         slot.rkey.store(remote, Ordering::Release);
         slot.lkey.store(lkey, Ordering::Release);
-        self.word(index).store(remote, Ordering::Release);
+        self.word(index).store(tag, Ordering::Release);
         drop(books);
         Ok(ShmRegistration {
             registry: Arc::clone(self),
@@ -245,14 +254,16 @@ impl Registry {
         if rkey.0 == 0 {
             return false;
         }
-        let slot = &self.slots[index % SLOTS].rkey;
-        let was = slot.compare_exchange(rkey.0, 0, Ordering::AcqRel, Ordering::Acquire);
+        let slot = &self.slots[index % SLOTS];
+        let tag = slot.tag.load(Ordering::Acquire);
+        let key = &slot.rkey;
+        let was = key.compare_exchange(rkey.0, 0, Ordering::AcqRel, Ordering::Acquire);
         if was.is_err() {
             return false;
         }
         let word = self.word(index);
         // Another registration may have come meanwhile.
-        let _ = word.compare_exchange(rkey.0, 0, Ordering::AcqRel, Ordering::Acquire);
+        let _ = word.compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Acquire);
         true
     }
 }
@@ -307,12 +318,11 @@ mod tests {
         assert!(local(0, 0).is_ok(), "nothing is asked of no bytes");
         assert!(registry.local(Lkey(rkey.0), base, 1, false).is_err());
         assert!(registry.offered(rkey).is_some() && registry.offered(Rkey(lkey.0)).is_none());
-        assert_eq!(
-            registry.word(slot_of(rkey.0)).load(Ordering::Relaxed),
-            rkey.0
-        );
+        let word = registry.word(slot_of(rkey.0));
+        let tag = word.load(Ordering::Relaxed);
+        assert!(tag != 0 && tag != rkey.0, "in use, but no key");
         assert!(registry.invalidate(rkey) && !registry.invalidate(rkey));
-        assert!(registry.offered(rkey).is_none());
+        assert!(registry.offered(rkey).is_none() && word.load(Ordering::Relaxed) == 0);
         assert!(local(base, 1).is_ok(), "the owner keeps it");
         assert_eq!(registry.count(), 1);
         drop(registered);

@@ -422,3 +422,39 @@ fn lanes_on_threads_of_their_own() {
         over.store(true, Ordering::Relaxed);
     });
 }
+
+/// A key names a region of any connection, but gives no more than the QP that it is asked through.
+#[test]
+fn a_grant_is_what_registration_and_qp_both_allow() {
+    let mut rig = Rig::new("grants", 0);
+    let ends = rig.connect(false);
+    let rkey = rig.registration.rkey();
+    let key = ends[0].id.key;
+    let grant = rig.fabric.grant(key, rkey).unwrap();
+    assert_eq!(grant.access, Access::REMOTE_READ | Access::REMOTE_WRITE);
+    assert!(!grant.seal, "it is for writing");
+    rig.fabric.links.get_mut(&key).unwrap().access = Access::REMOTE_READ;
+    let grant = rig.fabric.grant(key, rkey).unwrap();
+    assert_eq!(grant.access, Access::REMOTE_READ);
+    assert!(!grant.seal, "others write it");
+    rig.fabric.links.get_mut(&key).unwrap().access = Access::REMOTE_ATOMIC;
+    assert!(rig.fabric.grant(key, rkey).is_none());
+    assert!(rig.fabric.grant(key, Rkey(rkey.0 ^ 1 << 20)).is_none());
+    let [active, passive] = ends;
+    rig.destroy(active);
+    rig.destroy(passive);
+}
+
+#[test]
+fn a_peer_that_guesses_keys_is_left() {
+    let mut rig = Rig::new("guesses", 0);
+    let [active, passive] = rig.connect(false);
+    for n in 0..=REFUSED_MAX {
+        let guess = Rkey(0x8000_0000 | n << 12);
+        let asked = rig.fabric.door.lock().ask_region(active.id.key, guess);
+        asked.unwrap();
+    }
+    rig.event(CmEventKind::Disconnected);
+    rig.destroy(active);
+    rig.destroy(passive);
+}

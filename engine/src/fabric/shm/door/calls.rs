@@ -335,7 +335,9 @@ fn say_grant(socket: Option<&Seqpacket>, rkey: Rkey, grant: &Grant) -> io::Resul
         }
         grant.memfd.fd()
     } else {
-        grant.memfd.seal_writes()?;
+        if grant.seal {
+            grant.memfd.seal_writes()?;
+        }
         read_only = grant.memfd.read_only_fd()?;
         read_only.as_fd()
     };

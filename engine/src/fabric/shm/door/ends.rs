@@ -56,9 +56,11 @@ pub(in crate::fabric::shm) struct PeerEnd {
 /// A region of ours that the peer may map.
 #[derive(Debug)]
 pub(in crate::fabric::shm) struct Grant {
-    /// Its memory, which begins where the region does. Without a right to write it goes out sealed, by a
+    /// Its memory, which begins where the region does. Without a right to write it goes out by a
     /// descriptor that cannot write.
     pub(in crate::fabric::shm) memfd: Arc<Memfd>,
+    /// Nobody is ever to write it, so it goes out sealed.
+    pub(in crate::fabric::shm) seal: bool,
     /// Its address as the peer knows it.
     pub(in crate::fabric::shm) base: u64,
     /// Bytes of it.
