@@ -623,5 +623,6 @@ impl Fabric for Shm {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
