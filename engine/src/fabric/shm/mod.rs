@@ -586,3 +586,6 @@ impl Fabric for Shm {
         self.sweep();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
