@@ -145,13 +145,17 @@ impl Shm {
         }
     }
 
-    /// Asks peers for what lanes want.
-    pub(super) fn put_questions(&self) {
-        for Question { key, rkey } in self.switchboard.take_questions() {
+    /// Asks peers for what lanes want, and lets go of what they have buried.
+    pub(super) fn put_questions(&mut self) {
+        let (questions, graves) = self.switchboard.take_questions();
+        for Question { key, rkey } in questions {
             if self.door.lock().ask_region(key, rkey).is_err() {
                 // The connection has ended.
                 self.tell(key, LaneStep::Lost);
             }
+        }
+        if graves {
+            self.sweep();
         }
     }
 

@@ -111,3 +111,19 @@ fn lanes_on_threads_of_their_own() {
         over.store(true, Ordering::Relaxed);
     });
 }
+
+/// What a QP took is given back when its lane has heard of its end, by the next look at events.
+#[test]
+fn nothing_is_kept_of_a_connection_that_is_destroyed() {
+    let mut rig = Rig::new("buried", 0);
+    for _ in 0..3 {
+        let [active, passive] = rig.connect(false);
+        let inboxes = [&active, &passive].map(|end| Arc::downgrade(&end.inbox));
+        rig.destroy(active);
+        rig.destroy(passive);
+        assert!(rig.poll(0).is_empty() && rig.poll(1).is_empty());
+        while rig.fabric.next_event().unwrap().is_some() {}
+        assert!(inboxes.iter().all(|inbox| inbox.strong_count() == 0));
+        assert_eq!(rig.fabric.alive(), (0, 1));
+    }
+}
