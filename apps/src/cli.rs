@@ -100,6 +100,9 @@ pub(crate) struct BenchArgs {
     /// Bytes of a message [default: 8, rate 64, bandwidth 65536]
     #[arg(long, value_name = "BYTES")]
     pub(crate) size: Option<u32>,
+    /// Bytes of memory that READs and WRITEs go through in turn [default: those of one]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) span: Option<u32>,
     /// Operations outstanding [default: 128]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) depth: Option<u32>,

@@ -7,10 +7,11 @@
 //!    │ ◄──────────────── SEND answer: memory, receives posted │
 //!    │                   … the measurement …                  │
 //!
-//!  ask    │ op u8 │ mode u8 │ 0 │ 0      │ size u32   │ addr u64 │ len u32 │ rkey u32 │  little endian
+//!  ask    │ op u8 │ mode u8 │ span u16    │ size u32   │ addr u64 │ len u32 │ rkey u32 │  little endian
 //!  answer │ status u8  │ 0 │ 0 │ ANSWER │ number u32 │ addr u64 │ len u32 │ rkey u32 │
 //! ```
-//! Memory of 0 bytes is none. No ask is an answer, so an echo is told from a server. A peer without the
+//! Memory of 0 bytes is none. The span, in units of 64 KiB, is memory of the server's that operations go
+//! through in turn; 0 for that of one. No ask is an answer, so an echo is told from a server. A peer without the
 //! mark in its request gets its messages back, as from any echo server. Imported by bench and serve.
 
 use crate::cli::{Mode, Op};
@@ -24,6 +25,11 @@ const MARKED_BYTES: usize = MARK.len() + 1;
 /// Bytes of an ask and of an answer; the smallest buffer of a pool has more.
 pub(crate) const GREETING_BYTES: usize = 24;
 const ANSWER: u8 = 0xa5;
+/// Unit of an ask's span.
+pub(crate) const SPAN_UNIT_BYTES: u32 = 64 << 10;
+/// The longest span: 256 MiB.
+pub(crate) const SPAN_UNITS_MAX: u16 = 4096;
+const _: () = assert!(SPAN_UNITS_MAX.to_le_bytes()[1] < ANSWER);
 
 impl Op {
     /// What the server's memory must allow.
@@ -56,20 +62,29 @@ pub(crate) struct Ask {
     pub(crate) op: Op,
     pub(crate) mode: Mode,
     pub(crate) size: u32,
+    /// Memory for operations to go through in turn, in [`SPAN_UNIT_BYTES`]; 0 for that of one.
+    pub(crate) span: u16,
     /// Where the server writes to, if it is to write.
     pub(crate) memory: Option<RemoteRegion>,
 }
 
 impl Ask {
     pub(crate) fn to_bytes(self) -> [u8; GREETING_BYTES] {
-        let head = [self.op as u8, self.mode as u8, 0, 0];
+        let [low, high] = self.span.to_le_bytes();
+        let head = [self.op as u8, self.mode as u8, low, high];
         join(head, self.size, self.memory)
     }
 
     pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         let (head, size, memory) = split(message, Access::REMOTE_WRITE)?;
-        let [op, mode, 0, 0] = head else { return None };
+        let [op, mode, low, high] = head;
+        let span = u16::from_le_bytes([low, high]);
+        // No ask is an answer.
+        if span > SPAN_UNITS_MAX {
+            return None;
+        }
         Some(Self {
+            span,
             op: numbered(op)?,
             mode: numbered(mode)?,
             size,
@@ -180,6 +195,7 @@ mod tests {
                         op,
                         mode,
                         size,
+                        span: SPAN_UNITS_MAX,
                         memory,
                     };
                     assert_eq!(Ask::parse(&ask.to_bytes()), Some(ask));
@@ -225,10 +241,11 @@ mod tests {
             op: Op::Faa,
             mode: Mode::Rate,
             size: 8,
+            span: 0,
             memory: None,
         };
         let good = ask.to_bytes();
-        for (at, value) in [(0, 5), (1, 3), (2, 1), (3, 1)] {
+        for (at, value) in [(0, 5), (1, 3), (3, 17)] {
             let mut bad = good;
             bad[at] = value;
             assert_eq!(Ask::parse(&bad), None, "{value} at {at}");

@@ -5,7 +5,6 @@ use spinwire::config::{Config, Host, Plan, Side};
 use spinwire::fabric::Url;
 use spinwire::limits::{INLINE_MAX_BYTES, QUEUE_DEPTH_MAX, SLOT_BYTES_MAX, SLOT_BYTES_MIN};
 use spinwire::types::CoreId;
-use std::path::Path;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -30,7 +29,10 @@ pub(crate) fn plan(args: &HostArgs, side: Side, fit: &Fit, url: &Url) -> Result<
     } = *fit;
     let host = Host::probe_for(url)?;
     let mut plan = match &args.config {
-        Some(path) => mapped(path, &host, url)?,
+        Some(path) => {
+            let config = Config::from_path(path)?;
+            mapped(&config, url, &host, || Host::probe().ok())?
+        }
         None => {
             let mut plan = Config::default_for(&host, side)?;
             choose_cores(&mut plan, args, &host)?;
@@ -67,20 +69,25 @@ pub(crate) fn plan(args: &HostArgs, side: Side, fit: &Fit, url: &Url) -> Result<
 }
 
 /// The plan of a core map, whose workers take the devices that lead to `url` where they name none.
-fn mapped(path: &Path, host: &Host, url: &Url) -> Result<Plan, Failure> {
-    let config = Config::from_path(path)?;
+fn mapped(
+    config: &Config,
+    url: &Url,
+    host: &Host,
+    with_all_devices: impl FnOnce() -> Option<Host>,
+) -> Result<Plan, Failure> {
     let faults = match config.check(host) {
         Ok(plan) => return Ok(plan),
         Err(faults) => faults,
     };
     // Devices that lead elsewhere are not missing, and all other faults are the same.
-    let elsewhere = match Host::probe() {
-        Ok(all) if !host.devices.is_empty() => config.check(&all)?,
-        Ok(_) | Err(_) => return Err(faults.into()),
+    let all = with_all_devices().filter(|_| !host.devices.is_empty());
+    let Some(all) = all else {
+        return Err(faults.into());
     };
+    let elsewhere = config.check(&all)?;
     let lanes = elsewhere.workers.iter().flat_map(|w| &w.lanes);
     let devices: Vec<&str> = lanes.map(|lane| lane.device.as_str()).collect();
-    let (path, wrong) = (path.display(), devices.join(", "));
+    let (path, wrong) = (config.origin(), devices.join(", "));
     let right: Vec<&str> = host.devices.iter().map(|d| d.name.as_str()).collect();
     let right = right.join("\", \"");
     Err(format!(
@@ -172,4 +179,61 @@ fn fit_buffers(plan: &mut Plan, size: u32) -> Result<(), Failure> {
         lane.recv_depth = lane.recv_depth.min(slots / 4).max(1);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spinwire::fabric::shm;
+    use spinwire::types::{DeviceLimits, Transport};
+
+    fn rxe() -> DeviceLimits {
+        DeviceLimits {
+            name: "rxe0".into(),
+            transport: Transport::Ib,
+            ..shm::limits()
+        }
+    }
+
+    fn host(devices: &[DeviceLimits]) -> Host {
+        let cores = (0..2).filter_map(CoreId::new);
+        Host::from_parts(cores, devices.to_vec(), 0, [].into())
+    }
+
+    /// The devices of the plan for an address, on a host with `rxe0`.
+    fn lanes(devices: &str, url: &str) -> Result<Vec<String>, String> {
+        let text = format!("[[worker]]\ncore = 1\n{devices}");
+        let config = Config::from_text(&text, "map.toml").expect("TOML");
+        let url: Url = url.parse().expect("an address");
+        let led_to = match url {
+            Url::Shm(_) => host(&[shm::limits()]),
+            Url::Rdma { .. } => host(&[rxe()]),
+        };
+        let all = || Some(host(&[rxe(), shm::limits()]));
+        let plan = mapped(&config, &url, &led_to, all).map_err(|error| error.to_string())?;
+        let lanes = plan.workers.into_iter().flat_map(|w| w.lanes);
+        Ok(lanes.map(|lane| lane.device).collect())
+    }
+
+    #[test]
+    fn the_address_chooses_devices_that_a_core_map_does_not_name() {
+        assert_eq!(lanes("", "shm://name"), Ok(vec!["shm0".into()]));
+        assert_eq!(lanes("", "rdma://h:1"), Ok(vec!["rxe0".into()]));
+        let named = "devices = [\"shm0\"]\n";
+        assert_eq!(lanes(named, "shm://name"), Ok(vec!["shm0".into()]));
+    }
+
+    #[test]
+    fn devices_that_lead_elsewhere_are_told_from_missing_ones() {
+        let error = lanes("devices = [\"rxe0\"]\n", "shm://name").expect_err("elsewhere");
+        assert!(error.starts_with("map.toml names rxe0"), "{error}");
+        assert!(error.contains("devices = [\"shm0\"]"), "{error}");
+        let error = lanes("devices = [\"shm0\"]\n", "rdma://h:1").expect_err("elsewhere");
+        assert!(error.contains("devices = [\"rxe0\"]"), "{error}");
+        let error = lanes("devices = [\"mlx5_0\"]\n", "shm://name").expect_err("missing");
+        assert!(error.contains("there is rxe0, shm0"), "{error}");
+        let both = "devices = [\"rxe0\", \"shm0\"]\n";
+        let error = lanes(both, "shm://name").expect_err("both");
+        assert!(error.contains("devices of one fabric"), "{error}");
+    }
 }

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 /// Every worker spins on one of few cores: two tests at a time would wait for each other's turns.
 static TURN: Mutex<()> = Mutex::new(());
@@ -135,6 +136,46 @@ fn every_byte_of_a_ping_is_right() {
         assert_eq!(report["verified"], 50 * size);
     }
     server.stop();
+}
+
+/// It measures until it is killed, or its peer is.
+fn busy_client(names: &Names) -> Child {
+    let mut command = names.command("bench shm://kill --mode rate --duration 60");
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let client = command.spawn().expect("starts");
+    std::thread::sleep(Duration::from_secs(1));
+    client
+}
+
+#[test]
+fn a_killed_client_makes_room_for_the_next() {
+    let names = Names::new("kill");
+    // Room for one.
+    let server = names.serve("serve --listen shm://kill --connections 1");
+    for _ in 0..2 {
+        let mut client = busy_client(&names);
+        client.kill().expect("lives");
+        client.wait().expect("ends");
+        let report = names.json("bench shm://kill --iters 100 --json");
+        assert_eq!(report["results"][0]["iterations"], 100);
+    }
+    server.stop();
+}
+
+#[test]
+fn a_killed_server_is_noticed_by_its_client_and_its_name_can_be_taken() {
+    let names = Names::new("dead");
+    let mut server = names.serve("serve --listen shm://kill");
+    let client = busy_client(&names);
+    server.0.kill().expect("lives");
+    let begin = Instant::now();
+    let output = client.wait_with_output().expect("ends");
+    assert!(begin.elapsed() < Duration::from_secs(8), "{begin:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    drop(server);
+    names.serve("serve --listen shm://kill").stop();
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Client {
         worker: &WorkerInfo,
         result: Sender<Result<Measured, String>>,
     ) -> Self {
-        let memory = poster::memory(worker, job.op, job.size);
+        let memory = poster::memory(worker, &job);
         Self {
             job,
             clock: worker.clock,
@@ -80,6 +80,7 @@ impl Client {
             op,
             mode,
             size,
+            span: self.job.span,
             memory,
         };
         let mut buffer = io.alloc().map_err(|e| e.to_string())?;
@@ -119,7 +120,7 @@ impl Client {
         };
         let memory = self.memory.as_ref().map_err(Clone::clone)?;
         let pair = || WritePair::new(memory.clone(), theirs?, size);
-        let poster = || Poster::new(op, size, memory, theirs);
+        let poster = || Poster::new(&self.job, memory, theirs);
         let none = "the server's memory is too small";
         match self.job.mode {
             Mode::Latency => {

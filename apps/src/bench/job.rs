@@ -1,6 +1,7 @@
 //! What is to be measured: an operation, a mode, and their numbers, from the command line.
 
 use crate::cli::{BenchArgs, Mode, Op};
+use crate::greeting::{SPAN_UNIT_BYTES, SPAN_UNITS_MAX};
 use spinwire::limits::{POST_CHAIN_MAX, SEND_DEPTH_DEFAULT};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub(super) struct Job {
     pub(super) depth: u32,
     /// Operations behind one doorbell, the last of which is signalled.
     pub(super) post_list: u32,
+    /// Memory that operations go through in turn, in units of the greeting; 0 for that of one.
+    pub(super) span: u16,
     pub(super) warmup: u64,
     pub(super) until: Until,
 }
@@ -62,6 +65,7 @@ impl Job {
                 "--post-list {post_list}: at most {chain_max}, and at most --depth, which is {depth}"
             ));
         }
+        let span = span(args, size)?;
         let iters = args.iters.unwrap_or(match mode {
             Mode::Latency | Mode::Bandwidth => 10_000,
             Mode::Rate => 100_000,
@@ -72,6 +76,7 @@ impl Job {
             size,
             depth,
             post_list,
+            span,
             warmup: args.warmup.unwrap_or_else(|| (iters / 10).min(1000)),
             until: args.duration.map_or(Until::Count(iters), Until::Time),
         })
@@ -90,6 +95,22 @@ impl Job {
     pub(super) fn send_depth(&self) -> Option<u32> {
         (self.mode != Mode::Latency).then_some(self.depth)
     }
+}
+
+/// # Errors
+/// It is of no use here, or too long.
+fn span(args: &BenchArgs, size: u32) -> Result<u16, String> {
+    let Some(bytes) = args.span else {
+        return Ok(0);
+    };
+    if args.mode == Mode::Latency || !matches!(args.op, Op::Read | Op::Write) {
+        return Err("--span is for rate and bandwidth of READs and WRITEs".into());
+    }
+    let most = u32::from(SPAN_UNITS_MAX) * SPAN_UNIT_BYTES;
+    if bytes < size || bytes > most {
+        return Err(format!("--span {bytes}: from --size, {size}, to {most}"));
+    }
+    Ok(u16::try_from(bytes.div_ceil(SPAN_UNIT_BYTES)).unwrap_or(SPAN_UNITS_MAX))
 }
 
 #[cfg(test)]
@@ -117,6 +138,10 @@ mod tests {
             Ok((65536, 8, 8, 5))
         );
         assert_eq!(numbers("--op faa --mode rate"), Ok((8, 128, 32, 1000)));
+        let span = |options| job(options).map(|j| j.span);
+        assert_eq!(span("--op read --mode rate"), Ok(0));
+        assert_eq!(span("--op read --mode rate --span 65537"), Ok(2));
+        assert_eq!(span("--op write --mode rate --span 268435456"), Ok(4096));
         assert_eq!(job("--iters 50").map(|j| j.total()), Ok(Some(55)));
         assert_eq!(job("--duration 1").map(|j| j.total()), Ok(None));
     }
@@ -126,6 +151,10 @@ mod tests {
         for (options, word) in [
             ("--op cas --size 16", "8 bytes"),
             ("--op write --size 0", "a byte"),
+            ("--op write --span 65536", "--span is for"),
+            ("--mode rate --span 65536", "--span is for"),
+            ("--op read --mode rate --size 4096 --span 4095", "4096"),
+            ("--op read --mode rate --span 268435457", "268435456"),
             ("--depth 4", "one operation"),
             ("--post-list 4", "one operation"),
             ("--mode rate --depth 4 --post-list 8", "--depth"),

@@ -1,27 +1,36 @@
 //! The operation: one place that knows how each is posted, and when one is done well.
 
+use super::job::Job;
 use crate::cli::Op;
+use crate::greeting::SPAN_UNIT_BYTES;
 use spinwire::memory::{ExposeError, HugepagePolicy, MemorySpan};
 use spinwire::types::{Access, RemoteRegion};
 use spinwire::worker::{Completed, ConnId, Io, Outcome, PostError, Token};
 use spinwire::{WorkerInfo, memory::ExposedMemory};
 
 /// Memory of the client for `op`: what SENDs and WRITEs take bytes from, what READs put them in, and
-/// what the peer's WRITEs go to. An operation after the other uses the same bytes, as in perftest.
-pub(super) fn memory(worker: &WorkerInfo, op: Op, size: u32) -> Result<ExposedMemory, ExposeError> {
-    let access = match op {
+/// what the peer's WRITEs go to. An operation after the other uses the same bytes, as in perftest, unless
+/// the job has a span.
+pub(super) fn memory(worker: &WorkerInfo, job: &Job) -> Result<ExposedMemory, ExposeError> {
+    let access = match job.op {
         // iWARP wants it of a READ's sink. Nobody is told the key of one.
         Op::Write | Op::Read => Access::REMOTE_WRITE,
         Op::Send | Op::Cas | Op::Faa => Access::NONE,
     };
-    worker.expose(size.max(1) as usize, HugepagePolicy::Off, access)
+    let bytes = job.size.max(u32::from(job.span) * SPAN_UNIT_BYTES).max(1);
+    worker.expose(bytes as usize, HugepagePolicy::Off, access)
 }
 
 /// Posts one operation after the other.
 #[derive(Debug)]
 pub(super) struct Poster {
     op: Op,
-    span: MemorySpan,
+    /// Bytes of ours, by place: one, or as many as the span has.
+    spans: Vec<MemorySpan>,
+    /// The place of the next operation, and where it is in the peer's memory.
+    place: usize,
+    offset: u64,
+    size: u32,
     /// The peer's memory; there for all but SEND.
     theirs: Option<RemoteRegion>,
     posted: u64,
@@ -31,14 +40,21 @@ pub(super) struct Poster {
 impl Poster {
     /// `None` unless `memory` has `size` bytes.
     pub(super) fn new(
-        op: Op,
-        size: u32,
+        job: &Job,
         memory: &ExposedMemory,
         theirs: Option<RemoteRegion>,
     ) -> Option<Self> {
+        let (span, size) = (u32::from(job.span) * SPAN_UNIT_BYTES, job.size);
+        let places = (span / size.max(1)).max(1);
+        let spans: Option<_> = (0..places)
+            .map(|n| memory.span(n as usize * size as usize, size))
+            .collect();
         Some(Self {
-            op,
-            span: memory.span(0, size)?,
+            op: job.op,
+            spans: spans?,
+            place: 0,
+            offset: 0,
+            size,
             theirs,
             posted: 0,
             checked: 0,
@@ -48,15 +64,14 @@ impl Poster {
     #[inline]
     pub(super) fn post(&mut self, io: &mut Io<'_>, conn: ConnId) -> Result<(), PostError> {
         let (token, n) = (Token::default(), self.posted);
+        let (span, offset) = (&self.spans[self.place], self.offset);
         match (self.op, &self.theirs) {
-            (Op::Send, _) => io
-                .send(conn, self.span.clone(), token)
-                .map_err(|r| r.reason)?,
+            (Op::Send, _) => io.send(conn, span.clone(), token).map_err(|r| r.reason)?,
             (Op::Write, Some(theirs)) => io
-                .write(conn, self.span.clone(), theirs, 0, token)
+                .write(conn, span.clone(), theirs, offset, token)
                 .map_err(|r| r.reason)?,
             (Op::Read, Some(theirs)) => io
-                .read(conn, self.span.clone(), theirs, 0, token)
+                .read(conn, span.clone(), theirs, offset, token)
                 .map_err(|r| r.reason)?,
             // The word counts the atomics, so each must find how many were before it.
             (Op::Cas, Some(theirs)) => {
@@ -66,6 +81,13 @@ impl Poster {
             (Op::Write | Op::Read | Op::Cas | Op::Faa, None) => return Err(PostError::OutOfRegion),
         }
         self.posted += 1;
+        if self.spans.len() > 1 {
+            self.place += 1;
+            self.offset += u64::from(self.size);
+            if self.place == self.spans.len() {
+                (self.place, self.offset) = (0, 0);
+            }
+        }
         Ok(())
     }
 

@@ -68,6 +68,7 @@ fn job(op: Op, mode: Mode, size: u32) -> Job {
         size,
         depth,
         post_list,
+        span: 0,
         warmup: 7,
         until: Until::Count(100),
     }

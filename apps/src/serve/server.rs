@@ -3,7 +3,7 @@
 
 use super::echo::Echo;
 use crate::cli::{Mode, Op};
-use crate::greeting::{Answer, Ask};
+use crate::greeting::{Answer, Ask, SPAN_UNIT_BYTES};
 use crate::writes::WritePair;
 use spinwire::WorkerInfo;
 use spinwire::memory::{ExposedMemory, HugepagePolicy};
@@ -97,7 +97,8 @@ impl Server {
             return (session, ready(None));
         }
         // The 8 bytes of an atomic lie at the front, as memory is aligned to pages.
-        let bytes = ask.size.max(8) as usize;
+        let span = u32::from(ask.span) * SPAN_UNIT_BYTES;
+        let bytes = ask.size.max(span).max(8) as usize;
         let exposed = self
             .worker
             .expose(bytes, HugepagePolicy::Off, ask.op.access());

@@ -105,7 +105,9 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Runs>, String> {
             }
             if gathered.peer != name {
                 let known = &gathered.peer;
-                return Err(format!("line {number}: {name}, but the case's peer is {known}"));
+                return Err(format!(
+                    "line {number}: {name}, but the case's peer is {known}"
+                ));
             }
         }
         let round = gathered.rounds.entry(round).or_default();

@@ -110,6 +110,11 @@ fn cases(geometry: Geometry) -> Vec<Case> {
     cases.push(Case::new("one thread, 4096 B: copies", "M/s", |cores| {
         rate::copies(cores, 4096)
     }));
+    for bytes in [4096, 65536, 1 << 20] {
+        let name = format!("far memory, {bytes} B: copies");
+        let run = move |cores| rate::far_copies(cores, bytes);
+        cases.push(Case::new(name, "M/s", run));
+    }
     cases
 }
 

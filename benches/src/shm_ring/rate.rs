@@ -95,3 +95,24 @@ pub(crate) fn copies(cores: [CoreId; 2], bytes: usize) -> Fallible<f64> {
     }
     Ok(rate(count, clock.now().since(began)))
 }
+
+/// Memory on either side of [`far_copies`]: what no cache holds.
+const FAR_BYTES: usize = 64 << 20;
+
+/// Copies by one thread from and to memory that is in no cache, place by place.
+pub(crate) fn far_copies(cores: [CoreId; 2], bytes: usize) -> Fallible<f64> {
+    pin_current_thread(cores[0])?;
+    let (from, mut to) = (vec![7_u8; FAR_BYTES], vec![1_u8; FAR_BYTES]);
+    let clock = Clock::calibrated();
+    let mut copied = 0;
+    let began = clock.now();
+    for _ in 0..2 {
+        for (from, to) in from.chunks_exact(bytes).zip(to.chunks_exact_mut(bytes)) {
+            to.copy_from_slice(black_box(from));
+            copied += 1;
+        }
+    }
+    let took = clock.now().since(began);
+    read(&to);
+    Ok(rate(copied, took))
+}

@@ -14,10 +14,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The address or route cannot be resolved.
-    #[error(
-        "no way to {peer}: {source}. No RDMA device reaches this address: see `ip route get ADDRESS` \
-         and `spinwire devices`"
-    )]
+    #[error("no way to {peer}: {source}. {}", no_route(.peer))]
     NoRoute {
         /// Where to.
         peer: String,
@@ -25,7 +22,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// Nobody listens there.
-    #[error("{peer} refused: nothing listens on that port. Start `spinwire serve --listen {peer}`")]
+    #[error("{peer} refused: nothing listens {}. Start `spinwire serve --listen {peer}`", place(.peer))]
     NothingListens {
         /// Where to.
         peer: String,
@@ -57,7 +54,7 @@ pub enum ConnectError {
         source: HelloError,
     },
     /// No answer.
-    #[error("{peer} does not answer: is the host up, and does it have an RDMA device there?")]
+    #[error("{peer} does not answer: {}", no_answer(.peer))]
     Unreachable {
         /// Where to.
         peer: String,
@@ -95,6 +92,35 @@ pub enum ConnectError {
     /// The engine is gone.
     #[error("the engine has stopped")]
     Stopped,
+}
+
+/// What mends it depends on whether the peer is on this host.
+fn is_here(peer: &str) -> bool {
+    peer.starts_with("shm://")
+}
+
+fn no_route(peer: &str) -> &'static str {
+    if is_here(peer) {
+        "Names are in the directory of [shm] dir or SPINWIRE_SHM_DIR, which both ends have alike"
+    } else {
+        "No RDMA device reaches this address: see `ip route get ADDRESS` and `spinwire devices`"
+    }
+}
+
+fn place(peer: &str) -> &'static str {
+    if is_here(peer) {
+        "at that name, among those of this user and of root (or in SPINWIRE_SHM_DIR)"
+    } else {
+        "on that port"
+    }
+}
+
+fn no_answer(peer: &str) -> &'static str {
+    if is_here(peer) {
+        "is it of another user? [shm] uids says, at either end, who may be met"
+    } else {
+        "is the host up, and does it have an RDMA device there?"
+    }
 }
 
 /// IBTA table 111: invalid service ID, so nobody listens.
@@ -194,6 +220,22 @@ mod tests {
             error.contains("10.9.0.1:7471") && error.contains("ip route get"),
             "{error}"
         );
+        let here = |kind, status| {
+            let peer = "shm://name".to_string();
+            ConnectError::from_event(kind, status, peer, PrivateData::EMPTY).to_string()
+        };
+        for (kind, status, word) in [
+            (CmEventKind::AddrError, -libc::EACCES, "SPINWIRE_SHM_DIR"),
+            (CmEventKind::Rejected, 8, "at that name"),
+            (CmEventKind::Unreachable, -libc::ETIMEDOUT, "[shm] uids"),
+        ] {
+            let error = here(kind, status);
+            assert!(
+                error.contains(word) && error.contains("shm://name"),
+                "{error}"
+            );
+            assert!(!error.contains("RDMA"), "{error}");
+        }
         // A status that no errno has, even the least integer, is no panic.
         assert!(text(CmEventKind::RouteError, i32::MIN).contains("10.9.0.1"));
     }

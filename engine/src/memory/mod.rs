@@ -22,7 +22,7 @@ mod reservation;
 mod tiers;
 
 pub use buffer::{Buffer, TooLong};
-pub(crate) use copy::{copy_message, copy_shared};
+pub(crate) use copy::{ask_to_read, ask_to_write, copy_arrived, copy_message, copy_shared};
 pub use exposed::{ExposeError, ExposedMemory, Exposures, OutOfRange};
 pub use growth::Growth;
 pub use hugepages::Hugepages;

@@ -138,6 +138,7 @@ impl ShmLane {
                     let gone = qp.peer.as_mut().and_then(|peer| peer.answer(rkey, region));
                     if let Some(gone) = gone {
                         self.link.bury(Grave::Region(Box::new(gone)), None);
+                        self.ground.control.buried();
                     }
                     self.touch(index);
                 }
@@ -167,6 +168,7 @@ impl ShmLane {
         self.hand = 0;
         self.next = 0;
         self.link.bury(Grave::Qp(qp), Some(index));
+        self.ground.control.buried();
     }
 
     /// A QP is active: every poll looks after it.

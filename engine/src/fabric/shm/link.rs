@@ -167,14 +167,7 @@ impl LaneLink {
 
     /// Control lets go of what lanes have buried.
     pub(super) fn sweep(&self) {
-        let places = {
-            let desk = self.desk();
-            if desk.graves.is_empty() {
-                return;
-            }
-            desk.places
-        };
-        let mut graves = Vec::with_capacity(places);
+        let mut graves = Vec::with_capacity(self.desk().places);
         std::mem::swap(&mut self.desk().graves, &mut graves);
         // Unmapping needs no lock.
         drop(graves);

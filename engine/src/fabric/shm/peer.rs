@@ -1,20 +1,17 @@
 //! The other end of a QP: where to send to, what it allows, and the regions of it that are mapped here.
 //!
 //! ```text
-//!  rkey ─► mapped here? ─yes─► the peer's board: in use? ─► within? allowed? ─► Piece
-//!              │                           └─ no: refused
-//!              └─ no: asked of the peer's control, once; the queue waits
+//!  rkey ─► the peer's board: in use? ─► mapped here? ─yes─► within? allowed? ─► Piece
+//!              └─ no: refused               └─ no: asked of the peer's control, once; the queue waits
 //! ```
 //! Bounds and rights are those of the grant that control checked; the board only says whether the peer
-//! still means it. The board names no keys: all peers read it. Imports inbox, registry, piece, door. Imported
-//! by qp, send and link.
+//! still means it: by a tag, which is another with each registration of the peer's. Imports inbox, registry, piece. Imported by qp, send and link.
 
 #![allow(
     unsafe_code,
     reason = "reads the board and names bytes of mapped regions"
 )]
 
-use super::door::GrantedRegion;
 use super::inbox::Outlet;
 use super::piece::Piece;
 use super::registry::{BOARD_BYTES, SLOTS, slot_of};
@@ -30,34 +27,33 @@ const REGIONS_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Mapped {
     rkey: Rkey,
+    /// What the board said when it was asked for, and when it was given.
+    tag: u32,
     /// How the peer calls its first byte.
     base: u64,
     len: u64,
     access: Access,
-    /// What the board says while the key is in use.
-    mark: u32,
     map: SharedMap,
 }
 
 impl Mapped {
     /// `None` where what the peer says of it is not so.
-    pub(super) fn new(rkey: Rkey, grant: GrantedRegion) -> Option<Self> {
-        let GrantedRegion {
-            map,
-            base,
-            len,
-            access,
-            mark,
-        } = grant;
+    pub(super) fn new(
+        rkey: Rkey,
+        base: u64,
+        len: u64,
+        access: Access,
+        map: SharedMap,
+    ) -> Option<Self> {
         let fits = len <= map.bytes() as u64 && base.checked_add(len).is_some();
         // Atomics count on it.
         let aligned = base.is_multiple_of(8) && map.base().addr().get().is_multiple_of(8);
         (fits && aligned).then_some(Self {
             rkey,
+            tag: 0,
             base,
             len,
             access,
-            mark,
             map,
         })
     }
@@ -96,8 +92,8 @@ pub(super) struct Peer {
     pub(super) fetch_depth: u8,
     regions: Vec<Mapped>,
     last: usize,
-    /// The key that it was asked for, and has not given.
-    asked: Option<Rkey>,
+    /// The key that it was asked for and has not given, with the tag that it had then.
+    asked: Option<(Rkey, u32)>,
     denied: Option<Rkey>,
 }
 
@@ -135,10 +131,10 @@ impl Peer {
         }
     }
 
-    /// The key of the region is in use, as the peer says.
+    /// What the peer's board says of a key's slot; 0 if none in it is in use.
     #[inline]
-    fn means(&self, region: &Mapped) -> bool {
-        let slot = slot_of(region.rkey.0) % SLOTS;
+    fn tag(&self, rkey: Rkey) -> u32 {
+        let slot = slot_of(rkey.0) % SLOTS;
         // SAFETY: `add` requires that the result stays in the mapping: it has a word a slot, as `new` saw.
         let word = unsafe { self.board.base().cast::<u32>().add(slot) };
         // SAFETY: `from_ptr` requires
@@ -146,7 +142,7 @@ impl Peer {
         // - that nobody accesses them but by atomics: this process only loads, here; the map is
         //   readable, which is all that a relaxed or acquiring load wants on the targets there are.
         let word = unsafe { AtomicU32::from_ptr(word.as_ptr()) };
-        region.mark != 0 && word.load(Ordering::Acquire) == region.mark
+        word.load(Ordering::Acquire)
     }
 
     /// The peer's bytes, as far as it allows `access` to all of them. An operation of no bytes needs no
@@ -155,6 +151,10 @@ impl Peer {
         if len == 0 {
             return Remote::Here(Piece::EMPTY);
         }
+        let tag = self.tag(at.rkey);
+        if tag == 0 || self.denied == Some(at.rkey) {
+            return Remote::Refused;
+        }
         let is = |region: &Mapped| region.rkey == at.rkey;
         let found = if self.regions.get(self.last).is_some_and(is) {
             Some(self.last)
@@ -162,17 +162,11 @@ impl Peer {
             self.regions.iter().position(is)
         };
         let Some(found) = found else {
-            return if self.denied == Some(at.rkey) {
-                Remote::Refused
-            } else {
-                Remote::Unknown
-            };
+            return Remote::Unknown;
         };
         self.last = found;
-        if !self.means(&self.regions[found]) {
-            return Remote::Refused;
-        }
-        match self.regions[found].piece(at, len, access) {
+        let region = &self.regions[found];
+        match region.piece(at, len, access).filter(|_| region.tag == tag) {
             Some(piece) => Remote::Here(piece),
             None => Remote::Refused,
         }
@@ -180,22 +174,27 @@ impl Peer {
 
     /// The peer is to be asked for a key; false if it was already.
     pub(super) fn ask(&mut self, rkey: Rkey) -> bool {
-        let fresh = self.asked != Some(rkey);
-        self.asked = Some(rkey);
+        let fresh = self.asked.is_none_or(|(asked, _)| asked != rkey);
+        if fresh {
+            self.asked = Some((rkey, self.tag(rkey)));
+        }
         fresh
     }
 
     /// What the peer answered. Gives a region that is mapped no longer: one whose key is out of use, or
     /// the oldest where there is no more room.
     pub(super) fn answer(&mut self, rkey: Rkey, region: Option<Box<Mapped>>) -> Option<Mapped> {
-        if self.asked == Some(rkey) {
-            self.asked = None;
-        }
-        let Some(region) = region else {
+        let (_, tag) = self.asked.take_if(|(asked, _)| *asked == rkey)?;
+        let Some(mut region) = region else {
             self.denied = Some(rkey);
             return None;
         };
-        let idle = self.regions.iter().position(|region| !self.means(region));
+        if self.tag(rkey) != tag {
+            // Of a registration that is gone: the next look says what is there now.
+            return Some(*region);
+        }
+        region.tag = tag;
+        let idle = self.regions.iter().position(|r| self.tag(r.rkey) != r.tag);
         let full = (self.regions.len() >= REGIONS_MAX).then_some(0);
         let gone = idle.or(full).map(|at| self.regions.remove(at));
         self.regions.push(*region);

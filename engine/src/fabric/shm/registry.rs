@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!  register ─► slot { lkey, rkey, access, base, bytes }   lanes look it up between enter and leave
-//!     │            └─ board: memfd of words, slot ─► its mark or 0, read by peers before each access
+//!     │            └─ board: memfd of words, slot ─► tag or 0, read by peers before each access
 //!  drop ─► keys to 0 ─► barrier, lanes out ─► the slot is free, the region may go
 //! ```
 //! A look-up takes no lock: whoever is inside its [`Turnstile`] keeps what it found. The board binds
 //! honest peers; what binds others is that memory which was theirs once is never used for anything else
-//! (each region is a memfd of its own). Rkeys have 19 bits to be guessed, by connections that end after a few
-//! guesses; every peer reads the board, so it tells of no key. No lkey is an rkey.
+//! (each region is a memfd of its own). Every peer can read the board, so it has no keys: a tag is a number
+//! of no meaning that another registration does not have. Rkeys have 19 bits to be guessed, and no lkey is
+//! an rkey.
 //! Imports memory, sys, types. Imported by the other files of this folder.
 
 #![allow(unsafe_code, reason = "the board is read by other processes")]
@@ -48,8 +49,8 @@ struct Slot {
     lkey: AtomicU32,
     /// 0 when a peer took it out of use, and where peers have no right.
     rkey: AtomicU32,
-    /// What stands on the board; random, as the keys are, and never 0.
-    mark: AtomicU32,
+    /// What the board says.
+    tag: AtomicU32,
     writable: AtomicU32,
     base: AtomicPtr<u8>,
     bytes: AtomicUsize,
@@ -84,8 +85,6 @@ pub(super) struct Registry {
 pub(super) struct Offered {
     pub(super) region: Arc<Region>,
     pub(super) access: Access,
-    /// What the board says while the key is in use.
-    pub(super) mark: u32,
 }
 
 impl Registry {
@@ -161,7 +160,6 @@ impl Registry {
         // Bit 12 is set, so that no key is 0.
         let lkey = high(0) | (1 << INDEX_BITS) | low;
         let rkey = high(1) | REMOTE | low;
-        let mark = high(2) | 1;
         let (base, bytes) = (region.base(), region.len());
         books.held[index] = Held {
             region: Some(region),
@@ -172,12 +170,15 @@ impl Registry {
         slot.writable.store(writable, Ordering::Relaxed);
         slot.base.store(base.as_ptr(), Ordering::Relaxed);
         slot.bytes.store(bytes, Ordering::Relaxed);
-        let remote = if access.is_remote() { rkey } else { 0 };
-        slot.mark.store(mark, Ordering::Release);
+        let (remote, tag) = if access.is_remote() {
+            (rkey, high(2) | 1)
+        } else {
+            (0, 0)
+        };
+        slot.tag.store(tag, Ordering::Relaxed);
         slot.rkey.store(remote, Ordering::Release);
         slot.lkey.store(lkey, Ordering::Release);
-        let mark = if access.is_remote() { mark } else { 0 };
-        self.word(index).store(mark, Ordering::Release);
+        self.word(index).store(tag, Ordering::Release);
         drop(books);
         Ok(ShmRegistration {
             registry: Arc::clone(self),
@@ -239,13 +240,11 @@ impl Registry {
     pub(super) fn offered(&self, rkey: Rkey) -> Option<Offered> {
         let index = slot_of(rkey.0);
         let books = self.books();
-        let slot = self.slots.get(index)?;
-        let known = slot.rkey.load(Ordering::Acquire) == rkey.0;
+        let known = self.slots.get(index)?.rkey.load(Ordering::Acquire) == rkey.0;
         let held = books.held.get(index).filter(|_| known && rkey.0 != 0)?;
         Some(Offered {
             region: Arc::clone(held.region.as_ref()?),
             access: held.access,
-            mark: slot.mark.load(Ordering::Acquire),
         })
     }
 
@@ -256,15 +255,15 @@ impl Registry {
             return false;
         }
         let slot = &self.slots[index % SLOTS];
-        // Before the key, which says whose it is.
-        let mark = slot.mark.load(Ordering::Acquire);
-        let was = slot.rkey.compare_exchange(rkey.0, 0, Ordering::AcqRel, Ordering::Acquire);
+        let tag = slot.tag.load(Ordering::Acquire);
+        let key = &slot.rkey;
+        let was = key.compare_exchange(rkey.0, 0, Ordering::AcqRel, Ordering::Acquire);
         if was.is_err() {
             return false;
         }
         let word = self.word(index);
         // Another registration may have come meanwhile.
-        let _ = word.compare_exchange(mark, 0, Ordering::AcqRel, Ordering::Acquire);
+        let _ = word.compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Acquire);
         true
     }
 }
@@ -319,12 +318,11 @@ mod tests {
         assert!(local(0, 0).is_ok(), "nothing is asked of no bytes");
         assert!(registry.local(Lkey(rkey.0), base, 1, false).is_err());
         assert!(registry.offered(rkey).is_some() && registry.offered(Rkey(lkey.0)).is_none());
-        // Whoever reads the board learns no key.
-        let mark = registry.word(slot_of(rkey.0)).load(Ordering::Relaxed);
-        assert_ne!(mark, 0);
-        assert!((rkey.0 ^ mark) >> INDEX_BITS != 0 && (lkey.0 ^ mark) >> INDEX_BITS != 0);
+        let word = registry.word(slot_of(rkey.0));
+        let tag = word.load(Ordering::Relaxed);
+        assert!(tag != 0 && tag != rkey.0, "in use, but no key");
         assert!(registry.invalidate(rkey) && !registry.invalidate(rkey));
-        assert!(registry.offered(rkey).is_none());
+        assert!(registry.offered(rkey).is_none() && word.load(Ordering::Relaxed) == 0);
         assert!(local(base, 1).is_ok(), "the owner keeps it");
         assert_eq!(registry.count(), 1);
         drop(registered);

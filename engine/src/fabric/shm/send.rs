@@ -8,34 +8,29 @@
 //! A one-sided operation is executed when every message before it was taken: what would stand behind one
 //! that fails must not happen. Statuses are IB's (IBTA 9.9, 11.6.2): what our memory does not allow is our
 //! own affair; what the peer's does not allow ends both QPs, by a fault that goes into its inbox.
-//! Imports qp, orders, peer, piece, registry. Imported by lane.
+//! Imports qp, orders, piece, onesided. Imported by lane.
 
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 #![allow(unsafe_code, reason = "plays the NIC: copies by address")]
 
 use super::device::MESSAGE_BYTES_MAX;
 use super::inbox::{Broken, Full};
-use super::peer::Remote;
-use super::piece::{Piece, Reader, copy_pieces};
+use super::piece::{Piece, Reader};
 use super::qp::{Ground, Phase, QpState, refusal};
-use super::switchboard::Question;
 use crate::fabric::plain::{gather_inline, payload_bytes};
 use crate::fabric::{MoreSges, Note, SendOp, SendWr, WcStatus};
 use crate::limits::SGE_MAX;
-use crate::types::{Access, RemoteSpan};
 
 /// RNR retries for ever.
 const RNR_FOR_EVER: u8 = 7;
 /// One RNR retry: code 12 of `min_rnr_timer` ([`crate::limits::MIN_RNR_TIMER`]).
 const RNR_PERIOD_NS: u64 = 640_000;
-/// Fragments of messages that one turn sends, and bytes of one operation that it copies: a worker has other
-/// things to do as well.
+/// Fragments of messages that one turn sends: a worker has other things to do as well.
 const FRAGMENTS_A_TURN: usize = 32;
-const BYTES_A_TURN: u32 = 256 << 10;
 /// Operations of a queue that one turn executes.
 const SENDS_A_TURN: usize = 64;
 /// Bytes of an atomic.
-const WORD: u32 = 8;
+pub(super) const WORD: u32 = 8;
 
 /// What a fault tells the peer, whose QP ends too.
 pub(super) mod fault {
@@ -46,7 +41,7 @@ pub(super) mod fault {
 }
 
 /// How a send fared.
-enum Fate {
+pub(super) enum Fate {
     /// It is done when so many cells are taken.
     Done(Option<u32>),
     Later,
@@ -63,14 +58,14 @@ impl From<Broken> for Fate {
 }
 
 /// Our side of one operation.
-struct Local {
+pub(super) struct Local {
     pieces: [Piece; SGE_MAX],
     count: usize,
-    len: u32,
+    pub(super) len: u32,
 }
 
 impl Local {
-    fn pieces(&self) -> &[Piece] {
+    pub(super) fn pieces(&self) -> &[Piece] {
         &self.pieces[..self.count]
     }
 }
@@ -372,101 +367,5 @@ impl QpState {
         }
         self.more = true;
         Err(Fate::Later)
-    }
-
-    /// Copies between one piece of the peer's and ours, as much as a turn does.
-    fn copy(&mut self, from: &[Piece], to: &[Piece], len: u32) -> Result<(), Fate> {
-        let part = self.sends.part;
-        let now = len.saturating_sub(part).min(BYTES_A_TURN);
-        copy_pieces(from, to, part as usize, now as usize);
-        if part + now < len {
-            self.sends.part = part + now;
-            self.more = true;
-            return Err(Fate::Later);
-        }
-        Ok(())
-    }
-
-    /// The peer's bytes, when it is their turn.
-    fn at_peer(
-        &mut self,
-        ground: &Ground,
-        at: RemoteSpan,
-        len: u32,
-        access: Access,
-    ) -> Result<Piece, Fate> {
-        let key = self.key;
-        let Some(peer) = &mut self.peer else {
-            return Err(Fate::Later);
-        };
-        let look = peer.outlet.look()?;
-        if peer.outlet.under_way() > 0 || look.refusal.is_some() {
-            return Err(Fate::Later);
-        }
-        let misplaced = access == Access::REMOTE_ATOMIC && !at.addr.is_multiple_of(WORD.into());
-        if !peer.access.contains(access) || misplaced {
-            let status = WcStatus::RemoteInvalidRequest;
-            return Err(Fate::Denied(status, fault::REQUEST));
-        }
-        match peer.remote(at, len, access) {
-            Remote::Here(piece) => Ok(piece),
-            Remote::Refused => Err(Fate::Denied(WcStatus::RemoteAccess, fault::ACCESS)),
-            Remote::Unknown => {
-                if peer.ask(at.rkey) {
-                    let rkey = at.rkey;
-                    ground.control.ask(Question { key, rkey });
-                }
-                Err(Fate::Later)
-            }
-        }
-    }
-
-    fn write(&mut self, ground: &Ground, to: RemoteSpan, local: &Local) -> Result<(), Fate> {
-        let sink = self.at_peer(ground, to, local.len, Access::REMOTE_WRITE)?;
-        self.copy(local.pieces(), &[sink], local.len)
-    }
-
-    fn write_imm(
-        &mut self,
-        ground: &Ground,
-        to: RemoteSpan,
-        imm: u32,
-        local: &Local,
-    ) -> Result<Option<u32>, Fate> {
-        self.write(ground, to, local)?;
-        let Some(peer) = &mut self.peer else {
-            return Err(Fate::Later);
-        };
-        // Nothing is under way, so there is room; if not, the same bytes are written again.
-        let pushed = peer.outlet.push_written(imm, self.inlet.ack(), local.len);
-        pushed.map_err(|Full| Fate::Later)?;
-        self.inlet.told();
-        self.wake = true;
-        Ok(Some(peer.outlet.sent()))
-    }
-
-    fn read(&mut self, ground: &Ground, from: RemoteSpan, local: &Local) -> Result<(), Fate> {
-        let source = self.at_peer(ground, from, local.len, Access::REMOTE_READ)?;
-        self.copy(&[source], local.pieces(), local.len)
-    }
-
-    fn atomic(
-        &mut self,
-        ground: &Ground,
-        op: SendOp,
-        at: RemoteSpan,
-        local: &Local,
-    ) -> Result<(), Fate> {
-        let word = self.at_peer(ground, at, WORD, Access::REMOTE_ATOMIC)?;
-        let was = word.as_atomic(|word, order| match op {
-            SendOp::CompareSwap { expect, swap, .. } => word
-                .compare_exchange(expect, swap, order, order)
-                .unwrap_or_else(|was| was),
-            SendOp::FetchAdd { add, .. } => word.fetch_add(add, order),
-            _ => word.load(order),
-        });
-        let mut was = was.to_ne_bytes();
-        copy_pieces(&[Piece::of(&mut was)], local.pieces(), 0, was.len());
-        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! What lanes tell control: keys to ask peers for, and QPs that are lost.
+//! What lanes tell control: keys to ask peers for, QPs that are lost, and that there is something to bury.
 //!
 //! ```text
 //!  lane ─► Question { id, rkey } ─► bell ─► Shm::next_event ─► door ─► peer
@@ -29,6 +29,8 @@ pub(super) struct Question {
 #[derive(Debug, Default)]
 struct Notes {
     questions: Vec<Question>,
+    /// Lanes have buried something.
+    graves: bool,
     events: VecDeque<AsyncEvent>,
 }
 
@@ -62,6 +64,14 @@ impl Switchboard {
         let _ = self.questions.signal();
     }
 
+    /// A lane has buried something, which control is to let go of.
+    #[cold]
+    pub(super) fn buried(&self) {
+        self.notes().graves = true;
+        // An eventfd of ours cannot fail.
+        let _ = self.questions.signal();
+    }
+
     /// A QP is lost to its peer's doing (`IBV_EVENT_QP_ACCESS_ERR` and its like).
     #[cold]
     pub(super) fn raise_fatal(&self, qp: QpNum, name: &'static str) {
@@ -80,10 +90,12 @@ impl Switchboard {
         let _ = self.events.signal();
     }
 
-    /// All questions that wait.
-    pub(super) fn take_questions(&self) -> Vec<Question> {
+    /// All questions that wait, and whether something was buried.
+    pub(super) fn take_questions(&self) -> (Vec<Question>, bool) {
         let _ = self.questions.drain();
-        std::mem::take(&mut self.notes().questions)
+        let mut notes = self.notes();
+        let graves = std::mem::take(&mut notes.graves);
+        (std::mem::take(&mut notes.questions), graves)
     }
 
     /// The next event. The descriptor is readable just as long as one waits.
@@ -96,7 +108,7 @@ impl Switchboard {
         event
     }
 
-    /// Readable while a question waits.
+    /// Readable while a question waits, or something was buried.
     pub(super) fn questions_fd(&self) -> BorrowedFd<'_> {
         self.questions.fd()
     }

@@ -5,7 +5,7 @@
 use super::dir::check_name;
 use super::ends::{CmNews, DoorEvent, Grant, Offer};
 use super::frames::{EndWords, Frame, GrantWords, Reason, can_be_said};
-use super::link::{ASKS_MAX, DENIED_MAX, Ending, Link, Phase, take_ask};
+use super::link::{ASKS_MAX, Ending, Link, Phase, take_ask};
 use super::listener::Listener;
 use super::{Door, peer_gone, writes, wrong_state};
 use crate::fabric::{CmEventKind, ConnParams, PrivateData};
@@ -226,7 +226,7 @@ impl Door {
     ///
     /// # Errors
     /// It was not asked, the connection does not stand, or what is granted cannot be; then the peer is told
-    /// that there is no such region. A peer that hears so too often guesses keys: the connection ends.
+    /// that there is no such region.
     pub(in crate::fabric::shm) fn answer_region(
         &mut self,
         key: u64,
@@ -238,16 +238,12 @@ impl Door {
             return Err(wrong_state());
         }
         let socket = link.socket.as_ref();
-        let denied = grant.is_none();
         let (bad, said) = match grant.map(|grant| say_grant(socket, rkey, &grant)) {
             Some(Ok(said)) => (None, said),
             Some(Err(bad)) => (Some(bad), say(socket, &Frame::Grant(rkey, None))),
             None => (None, say(socket, &Frame::Grant(rkey, None))),
         };
         self.said(key, said)?;
-        if denied {
-            self.denied(key)?;
-        }
         bad.map_or(Ok(()), Err)
     }
 
@@ -273,17 +269,6 @@ impl Door {
             self.settle()?;
         }
         said
-    }
-
-    /// The peer has asked for a region that there is not. Once is bad luck, and fails its QP.
-    fn denied(&mut self, key: u64) -> io::Result<()> {
-        let link = self.link_in(key, Phase::Up)?;
-        link.denied += 1;
-        if link.denied > DENIED_MAX {
-            self.end(key, Ending::Broken);
-            self.settle()?;
-        }
-        Ok(())
     }
 
     fn drop_link(&mut self, key: u64) {
@@ -338,7 +323,6 @@ fn say_grant(socket: Option<&Seqpacket>, rkey: Rkey, grant: &Grant) -> io::Resul
         len: grant.len,
         map_bytes: grant.memfd.bytes(),
         access: grant.access,
-        mark: grant.mark,
     };
     let frame = Frame::Grant(rkey, Some(words));
     if !can_be_said(&frame) {
@@ -353,7 +337,9 @@ fn say_grant(socket: Option<&Seqpacket>, rkey: Rkey, grant: &Grant) -> io::Resul
         grant.memfd.seal_seals()?;
         grant.memfd.fd()
     } else {
-        grant.memfd.seal_writes()?;
+        if grant.seal {
+            grant.memfd.seal_writes()?;
+        }
         read_only = grant.memfd.read_only_fd()?;
         read_only.as_fd()
     };

@@ -148,6 +148,7 @@ impl Dir {
     }
 
     /// The path as a user knows it.
+    #[cfg(test)]
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

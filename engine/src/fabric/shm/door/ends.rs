@@ -56,17 +56,17 @@ pub(in crate::fabric::shm) struct PeerEnd {
 /// A region of ours that the peer may map.
 #[derive(Debug)]
 pub(in crate::fabric::shm) struct Grant {
-    /// Its memory, which begins where the region does. Without a right to write it goes out sealed, by a
+    /// Its memory, which begins where the region does. Without a right to write it goes out by a
     /// descriptor that cannot write.
     pub(in crate::fabric::shm) memfd: Arc<Memfd>,
+    /// Nobody is ever to write it, so it goes out sealed.
+    pub(in crate::fabric::shm) seal: bool,
     /// Its address as the peer knows it.
     pub(in crate::fabric::shm) base: u64,
     /// Bytes of it.
     pub(in crate::fabric::shm) len: u64,
     /// What the peer may do.
     pub(in crate::fabric::shm) access: Access,
-    /// What the board says as long as the key is in use. No key is to be told from it.
-    pub(in crate::fabric::shm) mark: u32,
 }
 
 /// A region of the peer's, mapped. Holding one proves: `len` bytes from the map's begin are in the map,
@@ -81,8 +81,6 @@ pub(in crate::fabric::shm) struct GrantedRegion {
     pub(in crate::fabric::shm) len: u64,
     /// What we may do.
     pub(in crate::fabric::shm) access: Access,
-    /// What the peer's board says as long as the key is in use.
-    pub(in crate::fabric::shm) mark: u32,
 }
 
 /// What the door has to tell.

@@ -10,7 +10,7 @@
 //!                                  bell │ 0 │ cells u32 │ data_bytes u32 │ 0 u32 │ board u64 │ id u64
 //!            of REJECT             reason u32 │ private len u8        in every version at these places
 //!            of ASK                rkey u32
-//!            of GRANT              rkey u32 │ access │ granted │ 0 u16 │ base u64 │ len u64 │ map_bytes u64 │ mark u32
+//!            of GRANT              rkey u32 │ access │ granted │ 0 u16 │ base u64 │ len u64 │ map_bytes u64
 //!            of the others         nothing
 //! ```
 //! What has no meaning is zero, so a frame can be written in one way only. `layout` stands for all that
@@ -29,7 +29,7 @@ pub(super) const FRAME_BYTES: usize = 128;
 /// Version of the frames.
 const VERSION: u16 = 1;
 /// Raised when the inbox or the board means something else than before.
-const LAYOUT_REVISION: u64 = 2;
+const LAYOUT_REVISION: u64 = 1;
 const MAGIC: [u8; 4] = *b"SPWD";
 /// Where private data begins; it ends at `TAIL`, and zeros follow.
 const DATA: usize = 56;
@@ -151,7 +151,6 @@ pub(super) struct GrantWords {
     pub(super) len: u64,
     pub(super) map_bytes: usize,
     pub(super) access: Access,
-    pub(super) mark: u32,
 }
 
 /// A frame.
@@ -241,7 +240,6 @@ impl Frame {
                     put(&mut bytes, 24, grant.base.to_le_bytes());
                     put(&mut bytes, 32, grant.len.to_le_bytes());
                     put(&mut bytes, 40, (grant.map_bytes as u64).to_le_bytes());
-                    put(&mut bytes, 48, grant.mark.to_le_bytes());
                 }
             }
             Self::Mapped | Self::Sealed | Self::Confirm | Self::Disconnect => {}
@@ -284,7 +282,7 @@ impl Frame {
                 let rkey = Rkey(u32::from_le_bytes(at(bytes, 16)));
                 match bytes[21] {
                     0 => (20, Self::Grant(rkey, None)),
-                    1 => (52, Self::Grant(rkey, Some(GrantWords::read(bytes)?))),
+                    1 => (48, Self::Grant(rkey, Some(GrantWords::read(bytes)?))),
                     _ => return Err(Malformed),
                 }
             }
@@ -368,7 +366,6 @@ impl GrantWords {
             len,
             map_bytes: usize::try_from(map_bytes).map_err(|_| Malformed)?,
             access: access_from(bytes[20]).ok_or(Malformed)?,
-            mark: u32::from_le_bytes(at(bytes, 48)),
         })
     }
 }

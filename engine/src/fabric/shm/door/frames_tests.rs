@@ -27,7 +27,6 @@ fn grant() -> GrantWords {
         len: 4097,
         map_bytes: 8192,
         access: Access::REMOTE_ATOMIC,
-        mark: 0x1234_5678,
     }
 }
 

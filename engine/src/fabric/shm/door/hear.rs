@@ -428,7 +428,6 @@ fn take_region(words: &GrantWords, fds: Vec<Foreign>) -> io::Result<GrantedRegio
         base: words.base,
         len: words.len,
         access: words.access,
-        mark: words.mark,
     })
 }
 

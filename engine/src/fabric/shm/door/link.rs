@@ -31,9 +31,6 @@ use std::time::Instant;
 /// Questions for regions that one end may have open. More and the peer is hostile.
 pub(super) const ASKS_MAX: usize = 16;
 
-/// Regions that there are not, and that one end may ask for. More and it guesses keys.
-pub(super) const DENIED_MAX: usize = 16;
-
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -233,8 +230,6 @@ pub(super) struct Link {
     pub(super) asking: VecDeque<Rkey>,
     /// Questions of the peer that the embedder has not answered.
     pub(super) asked: VecDeque<Rkey>,
-    /// Questions of the peer that were answered by no.
-    pub(super) denied: usize,
 }
 
 impl Link {
@@ -251,7 +246,6 @@ impl Link {
             deadline: None,
             asking: VecDeque::new(),
             asked: VecDeque::new(),
-            denied: 0,
         }
     }
 

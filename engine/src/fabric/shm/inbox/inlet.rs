@@ -54,8 +54,8 @@ impl Head {
     }
 
     /// Where they are: readable for `len` bytes as long as the inlet lives, the peer's to be reused
-    /// once consumed, and the peer may write them at any time. To be copied out, once, by the copy
-    /// routine.
+    /// once consumed, and the peer may write them at any time. To be copied out, once, by
+    /// `memory::copy_arrived`.
     #[inline(always)]
     #[must_use]
     pub fn payload(&self) -> *const u8 {

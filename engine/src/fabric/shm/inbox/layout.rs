@@ -8,7 +8,7 @@
 //! The header is written by the receiver. A cell's sequence is its position plus one, so zeroed memory
 //! holds no cell, and what the last lap left is not taken for new. Positions count for ever and wrap.
 //!
-//! Imports geometry. Imported by outlet and inlet.
+//! Imports geometry, memory (hints). Imported by outlet and inlet.
 
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 #![allow(
@@ -18,6 +18,7 @@
 
 use super::super::Geometry;
 use super::super::geometry::{CELL_BYTES, HEADER_BYTES, UNIT_BYTES};
+use crate::memory::{ask_to_read, ask_to_write};
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
@@ -272,26 +273,13 @@ impl<'a> Cell<'a> {
     /// Asks for the line to be ours: it will be written soon.
     #[inline(always)]
     pub(super) fn prefetch_to_write(self) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, which changes no register, memory or flag, and does not fault.
-        unsafe {
-            std::arch::asm!(
-                "prefetchw [{}]",
-                in(reg) self.at.as_ptr(),
-                options(nostack, preserves_flags, readonly)
-            );
-        }
+        ask_to_write(self.at.as_ptr());
     }
 
     /// Asks for the line: it will be read soon.
     #[inline(always)]
     pub(super) fn prefetch_to_read(self) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint; it needs SSE, which every x86-64 has, and does not fault.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.at.as_ptr().cast()) }
-        }
+        ask_to_read(self.at.as_ptr());
     }
 }
 

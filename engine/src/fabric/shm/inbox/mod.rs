@@ -30,6 +30,8 @@
 
 mod inlet;
 mod layout;
+#[cfg(all(test, not(loom)))]
+mod model_tests;
 mod outlet;
 #[doc(hidden)]
 pub mod rig;

@@ -7,14 +7,19 @@
 //! Owns the positions behind its last cell and data. Imported by shm.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 
+use super::super::geometry::CELL_BYTES;
 use super::Broken;
 use super::layout::{INLINE_BYTES, InboxMemory, KIND_SHIFT, MORE, high, kind, low, word};
 use crate::fabric::Note;
+use crate::memory::ask_to_write;
 use std::num::NonZeroU8;
 use std::sync::atomic::{Ordering, fence};
 
 /// Lines that are asked for ahead of the one that is written. Measured: 4 are too few, 16 as good.
 const AHEAD: u32 = 8;
+/// Bytes of data that are asked for before the first is written: 840 instead of 960 ns for half a round
+/// trip of 4 KiB.
+const ASKED_BYTES: u32 = 4096;
 /// Cells that only [`Outlet::push_fault`] may take.
 const KEPT: u32 = 1;
 
@@ -93,7 +98,11 @@ impl Outlet {
             if place.end.wrapping_sub(self.data_free) > self.memory.units() {
                 return Err(Full);
             }
-            fill(self.memory.data(place).as_ptr(), len as usize);
+            let to = self.memory.data(place).as_ptr();
+            for line in (0..len.min(ASKED_BYTES) as usize).step_by(CELL_BYTES) {
+                ask_to_write(to.wrapping_add(line));
+            }
+            fill(to, len as usize);
             self.data_tail = place.end;
         }
         self.publish(about, ack, beside);

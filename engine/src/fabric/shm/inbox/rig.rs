@@ -8,7 +8,7 @@
 use super::super::Geometry;
 use super::{Broken, Full, InboxMemory, Inlet, Outlet, What};
 use crate::fabric::Note;
-use crate::memory::copy_message;
+use crate::memory::{copy_arrived, copy_message};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::c_void;
@@ -97,9 +97,9 @@ pub fn receive(inlet: &mut Inlet, into: &mut [u8]) -> Result<Option<(u32, u32)>,
     let (len, ack) = (head.len(), head.ack());
     if matches!(head.what(), What::Message(_)) {
         let fits = into.len().min(len as usize);
-        // SAFETY: `copy_message` requires `fits` bytes on both sides, apart: the head has `len`, and
+        // SAFETY: `copy_arrived` requires `fits` bytes on both sides, apart: the head has `len`, and
         // `into` is unique and holds as many.
-        unsafe { copy_message(head.payload(), into.as_mut_ptr(), fits) };
+        unsafe { copy_arrived(head.payload(), into.as_mut_ptr(), fits) };
     }
     inlet.consume(head);
     Ok(Some((len, ack)))

@@ -319,9 +319,7 @@ impl Intruder {
             len: bytes as u64,
             map_bytes: bytes,
             access,
-            mark: 7,
         };
-        self.marks(rkey, 7);
         self.rogue.says(&Frame::Grant(rkey, Some(words)), &[fd]);
     }
 }
@@ -506,6 +504,7 @@ fn a_key_that_the_peer_took_back_is_not_used() {
     let theirs = sealed(BYTES);
     let rkey = Rkey(5);
     let span = RemoteSpan { addr: 0, rkey };
+    peer.marks(rkey, 7);
     v.post(&mut qp, SendOp::Write(span), 8);
     peer.grants(&mut v, rkey, BYTES, all(), &theirs);
     assert_eq!(v.completion().status(), WcStatus::Success);
@@ -571,6 +570,7 @@ fn holes_in_memory_that_a_peer_may_write_read_as_zeros() {
     // In the peer's own memory as well, in plain pages.
     let theirs = sealed(BYTES);
     let (rkey, addr) = (Rkey(5), 0);
+    peer.marks(rkey, 7);
     v.post(&mut qp, SendOp::Write(RemoteSpan { addr, rkey }), 8);
     peer.grants(&mut v, rkey, BYTES, all(), &theirs);
     assert_eq!(v.completion().status(), WcStatus::Success);
@@ -602,6 +602,7 @@ fn regions_that_are_no_memory_end_the_connection() {
     for (bytes, fd) in lies {
         let (peer, mut qp) = Intruder::enter(&mut v);
         let (addr, rkey) = (0, Rkey(5));
+        peer.marks(rkey, 7);
         v.post(&mut qp, SendOp::Write(RemoteSpan { addr, rkey }), 8);
         peer.grants(&mut v, rkey, bytes, all(), &fd);
         let event = v.event(CmEventKind::Disconnected);
@@ -621,6 +622,7 @@ fn regions_that_come_and_go_are_unmapped() {
         let theirs = region.fd().try_clone_to_owned().unwrap();
         drop(region);
         let (addr, rkey) = (0, Rkey(n << 12 | 5));
+        peer.marks(rkey, 7);
         v.post(&mut qp, SendOp::Write(RemoteSpan { addr, rkey }), 8);
         peer.grants(&mut v, rkey, 4096, all(), &theirs);
         assert_eq!(v.completion().status(), WcStatus::Success);

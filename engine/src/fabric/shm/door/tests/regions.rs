@@ -10,10 +10,10 @@ const BYTES: usize = 8192;
 fn granted(access: Access) -> Grant {
     Grant {
         memfd: Arc::new(Memfd::create("region", BYTES).unwrap()),
+        seal: !access.is_remote_writable(),
         base: 0x7000_0000,
         len: 5000,
         access,
-        mark: 9,
     }
 }
 
@@ -86,10 +86,10 @@ fn what_is_for_reading_is_sealed() {
     m.asks(Side::Active, Rkey(6));
     let grant = Grant {
         memfd,
+        seal: false,
         base: 0,
         len: 1,
         access: Access::REMOTE_ATOMIC,
-        mark: 9,
     };
     assert!(m.answer(Side::Passive, Rkey(6), Some(grant)).is_err());
     assert!(m.gets(Side::Active, Rkey(6)).is_none());
