@@ -135,7 +135,12 @@ impl<F: Fabric> World<F> {
     /// The key of a region that nobody uses otherwise.
     pub(crate) fn victim(&mut self, end: usize) -> Rkey {
         let e = &mut self.ends[end];
-        let region = Region::allocate(1, HugepagePolicy::Off).expect("memory");
+        let region = if e.device.needs_memfd() {
+            Region::shared(1)
+        } else {
+            Region::allocate(1, HugepagePolicy::Off)
+        };
+        let region = region.expect("memory");
         let victim = e.device.register(Arc::new(region), Access::REMOTE_READ);
         let victim = victim.expect("registered");
         let rkey = victim.rkey();

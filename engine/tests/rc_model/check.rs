@@ -1,7 +1,7 @@
 //! What must hold: of each completion, when all is quiet, when a connection has ended, and in the end.
 
 use crate::history::{AREA, Bad, Op, bounds, replay};
-use crate::world::{FRESH, LATE, Life, POOL_SLOTS, SLOTS, Side, World};
+use crate::world::{End, FRESH, LATE, Life, POOL_SLOTS, SLOTS, Side, World};
 use spinwire::fabric::{CmEventKind, Fabric, Note, WcOpcode, WcStatus, WorkCompletion};
 use spinwire::memory::Buffer;
 
@@ -12,6 +12,8 @@ impl<F: Fabric> World<F> {
         while quiet < LATE {
             let n = self.poll(0, 16) + self.poll(1, 16);
             quiet = if n == 0 { quiet + 1 } else { 0 };
+            // Control has its part where there is no device.
+            self.ends.iter_mut().for_each(End::pump);
         }
         if !self.rules.lively {
             return;
@@ -54,6 +56,8 @@ impl<F: Fabric> World<F> {
         while quiet < LATE {
             let n = self.poll(0, 16) + self.poll(1, 16);
             quiet = if n == 0 { quiet + 1 } else { 0 };
+            // Control has its part where there is no device.
+            self.ends.iter_mut().for_each(End::pump);
         }
         for end in [0, 1] {
             self.bury(at, end);
@@ -70,7 +74,7 @@ impl<F: Fabric> World<F> {
                 assert!(side.recvs.is_empty(), "receives are missing");
                 assert!(!side.send_failed || side.sends.is_empty());
             }
-            let (least, most) = bounds(&side.records, self.rules.faulty);
+            let (least, most) = bounds(&side.records, self.rules.faulty, self.rules.taken);
             let messages = |n: usize| {
                 let head = side.records[..n].iter();
                 head.filter(|r| r.op.takes_receive()).count()

@@ -118,8 +118,8 @@ pub(crate) fn replay(area: &[u8], records: &[Record]) -> (Vec<u8>, Vec<Option<Ve
 }
 
 /// How many of the first records are known to be done, and how many may be. `lost_answers`: the
-/// operation that failed may have been executed.
-pub(crate) fn bounds(records: &[Record], lost_answers: bool) -> (usize, usize) {
+/// operation that failed may have been executed; `taken`: so may all be that were flushed.
+pub(crate) fn bounds(records: &[Record], lost_answers: bool, taken: bool) -> (usize, usize) {
     let done = |r: &&Record| r.outcome == Some(WcStatus::Success);
     let least = records.iter().take_while(done).count();
     let rest = &records[least..];
@@ -133,5 +133,7 @@ pub(crate) fn bounds(records: &[Record], lost_answers: bool) -> (usize, usize) {
     // Behind what never completed nothing can have failed: a failure retires all before it.
     assert!(unknown == 0 || failed.is_none(), "{records:?}");
     let extra = failed.is_some_and(|r| lost_answers && r.bad.is_none());
-    (least, least + unknown + usize::from(extra))
+    let flushed = |r: &&Record| taken && r.outcome == Some(WcStatus::Flushed) && r.bad.is_none();
+    let flushed = rest[unknown..].iter().take_while(flushed).count();
+    (least, least + unknown + flushed.max(usize::from(extra)))
 }

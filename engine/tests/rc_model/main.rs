@@ -25,6 +25,7 @@ use history::Bad;
 use proptest::prelude::*;
 use spinwire::fabric::fault::{Fault, Profile};
 use spinwire::fabric::pair::{Alive, Hub, Pair};
+use spinwire::fabric::shm::{Settings, Shm};
 use spinwire::fabric::{Fabric, WcStatus};
 use world::{Order, Rules, SLOTS, Spec, World};
 
@@ -168,21 +169,35 @@ proptest! {
     fn pair_is_rc(steps in steps()) {
         let hub = Hub::new();
         let fabric = || Pair::open(&hub).expect("descriptors");
-        let rules = Rules { faulty: false, lively: true, exact: true };
+        let rules = Rules { faulty: false, lively: true, exact: true, taken: false };
         run([fabric(), fabric()], rules, &steps);
         assert_eq!(hub.alive(), Alive::default());
+    }
+
+    /// What is flushed may have been taken by the peer, as on a NIC.
+    #[test]
+    fn shm_is_rc(steps in steps()) {
+        let name = format!("spinwire-test-{}-model", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        let fabric = || {
+            let settings = Settings { dir: Some(dir.clone()), uids: Vec::new() };
+            Shm::open(settings).expect("descriptors")
+        };
+        let rules = Rules { faulty: true, lively: false, exact: true, taken: true };
+        run([fabric(), fabric()], rules, &steps);
+        let _ = std::fs::remove_dir_all(&dir);
     }
 
     #[test]
     fn late_is_rc(steps in steps(), seed in any::<u64>()) {
         let profile = Profile { wait: 200, ..Profile::harmless() };
-        let rules = Rules { faulty: false, lively: true, exact: false };
+        let rules = Rules { faulty: false, lively: true, exact: false, taken: false };
         on_faulty(&steps, seed, profile, rules);
     }
 
     #[test]
     fn faults_are_those_of_rc(steps in steps(), seed in any::<u64>()) {
-        let rules = Rules { faulty: true, lively: false, exact: false };
+        let rules = Rules { faulty: true, lively: false, exact: false, taken: false };
         let seen = on_faulty(&steps, seed, Profile::all(), rules);
         // The same seed gives the same faults.
         let again = on_faulty(&steps, seed, Profile::all(), rules);

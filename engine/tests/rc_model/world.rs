@@ -33,6 +33,8 @@ pub(crate) struct Rules {
     pub lively: bool,
     /// Queues have just the room that was asked for.
     pub exact: bool,
+    /// What is flushed may have reached the peer.
+    pub taken: bool,
 }
 
 impl Rules {
