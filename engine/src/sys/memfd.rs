@@ -142,10 +142,17 @@ impl Memfd {
     /// # Errors
     /// As `fcntl(2)`, though none is known for a memfd of ours.
     pub fn seal_seals(&self) -> io::Result<()> {
-        if !rustix::fs::fcntl_get_seals(&self.fd)?.contains(SealFlags::SEAL) {
+        if !self.seals_sealed() {
             rustix::fs::fcntl_add_seals(&self.fd, SealFlags::SEAL)?;
         }
         Ok(())
+    }
+
+    /// [`seal_seals`](Self::seal_seals) or [`seal_writes`](Self::seal_writes) was called.
+    #[must_use]
+    pub fn seals_sealed(&self) -> bool {
+        let seals = rustix::fs::fcntl_get_seals(&self.fd);
+        seals.is_ok_and(|seals| seals.contains(SealFlags::SEAL))
     }
 
     /// [`seal_writes`](Self::seal_writes) was called.

@@ -337,7 +337,8 @@ fn say_grant(socket: Option<&Seqpacket>, rkey: Rkey, grant: &Grant) -> io::Resul
         grant.memfd.seal_seals()?;
         grant.memfd.fd()
     } else {
-        if grant.seal {
+        // Seals that are sealed are so because peers write it, by another registration.
+        if grant.seal && !grant.memfd.seals_sealed() {
             grant.memfd.seal_writes()?;
         }
         read_only = grant.memfd.read_only_fd()?;

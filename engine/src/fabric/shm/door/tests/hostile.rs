@@ -485,17 +485,39 @@ fn a_peer_cannot_keep_others_from_memory_that_it_may_write() {
         seal: false,
     };
     rogue.says(&Frame::Ask(Rkey(5)), &[]);
-    let DoorEvent::RegionAsked { key, rkey } = m.event(Side::Passive) else {
-        panic!("the door was asked");
+    let answers = |m: &mut Meeting, grant| {
+        let DoorEvent::RegionAsked { key, rkey } = m.event(Side::Passive) else {
+            panic!("the door was asked");
+        };
+        m.door(Side::Passive).answer_region(key, rkey, Some(grant))
     };
-    let door = m.door(Side::Passive);
-    door.answer_region(key, rkey, Some(grant)).unwrap();
+    answers(&mut m, grant).unwrap();
+    assert!(matches!(
+        rogue.hears(&mut m),
+        Some(Frame::Grant(_, Some(_)))
+    ));
     // What a peer can do that has the descriptor.
     for seal in [SealFlags::FUTURE_WRITE, SealFlags::WRITE, SealFlags::SEAL] {
         assert!(rustix::fs::fcntl_add_seals(memfd.fd(), seal).is_err());
     }
     for bytes in [0, 4096, 16_384] {
         assert!(rustix::fs::ftruncate(memfd.fd(), bytes).is_err());
+    }
+    // Others get it still, for writing or for reading.
+    for access in [Access::REMOTE_ATOMIC, Access::REMOTE_READ] {
+        rogue.says(&Frame::Ask(Rkey(6)), &[]);
+        let grant = Grant {
+            memfd: Arc::clone(&memfd),
+            seal: access == Access::REMOTE_READ,
+            base: 0,
+            len: 8192,
+            access,
+        };
+        answers(&mut m, grant).unwrap();
+        assert!(matches!(
+            rogue.hears(&mut m),
+            Some(Frame::Grant(_, Some(_)))
+        ));
     }
 }
 
