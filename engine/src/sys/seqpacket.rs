@@ -9,7 +9,10 @@
 //! Whatever a peer sends is closed without waiting, and so is a socket in which it left something.
 //! Cold. Imports closing. Imported by fabric.
 
-#![allow(unsafe_code, reason = "rustix takes no pid 0 from SO_PEERCRED")]
+#![allow(
+    unsafe_code,
+    reason = "rustix takes no pid 0 from SO_PEERCRED, and has no TIOCOUTQ"
+)]
 
 use super::closing::Foreign;
 use rustix::io::Errno;
@@ -158,6 +161,21 @@ impl Seqpacket {
         }
     }
 
+    /// Bytes of kernel memory that frames take which were sent and not read yet: several hundred a frame.
+    ///
+    /// # Errors
+    /// As `ioctl(2)`, though none is known for a socket of ours.
+    pub fn unread(&self) -> io::Result<usize> {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: TIOCOUTQ requires an int to write: it is a local.
+        let result =
+            unsafe { libc::ioctl(self.0.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(usize::try_from(bytes).unwrap_or(0))
+    }
+
     /// Takes the next frame.
     ///
     /// # Errors
@@ -291,7 +309,9 @@ mod tests {
     #[test]
     fn who_does_not_read_is_not_waited_for() {
         let (one, _other) = Seqpacket::pair().unwrap();
+        assert_eq!(one.unread().unwrap(), 0);
         let refused = (0..100_000).find_map(|_| one.send(&[0; 16], &[]).err());
+        assert!(one.unread().unwrap() > 16_384);
         let kind = refused.map(|error| error.kind());
         assert_eq!(kind, Some(io::ErrorKind::WouldBlock));
     }

@@ -17,6 +17,9 @@ use std::os::fd::AsFd;
 /// Who may connect to a socket, by its mode: root and its owner, or everybody whom credentials let in.
 const MODE_OWN: u32 = 0o600;
 const MODE_ALL: u32 = 0o666;
+/// Bytes of frames that a peer may leave unread before it is granted no region. One that asks for as many
+/// regions as it may, and is asked as much, has half of it.
+const UNREAD_MAX: usize = 48 << 10;
 
 impl Door {
     /// Listens at a name: `ConnectRequest` events name the key that is returned.
@@ -347,6 +350,10 @@ fn say_grant(socket: Option<&Seqpacket>, rkey: Rkey, grant: &Grant) -> io::Resul
     let Some(socket) = socket else {
         return Ok(Err(peer_gone()));
     };
+    // Each that is not read counts as ours on its way, of which a user has so many for all connections.
+    if socket.unread()? > UNREAD_MAX {
+        return Ok(Err(peer_gone()));
+    }
     Ok(socket.send(&frame.encode(), &[fd]).map_err(|_| peer_gone()))
 }
 

@@ -522,6 +522,36 @@ fn a_peer_cannot_keep_others_from_memory_that_it_may_write() {
 }
 
 #[test]
+fn a_peer_that_reads_no_grants_gets_few() {
+    let mut m = Meeting::new("grants-unread");
+    let rogue = connected(&mut m);
+    let memfd = Arc::new(Memfd::create("region", 8192).unwrap());
+    let mut granted = 0;
+    loop {
+        rogue.says(&Frame::Ask(Rkey(1)), &[]);
+        match m.event(Side::Passive) {
+            DoorEvent::RegionAsked { key, rkey } => {
+                let grant = Grant {
+                    memfd: Arc::clone(&memfd),
+                    seal: true,
+                    base: 0,
+                    len: 8192,
+                    access: Access::REMOTE_READ,
+                };
+                let door = m.door(Side::Passive);
+                granted += usize::from(door.answer_region(key, rkey, Some(grant)).is_ok());
+            }
+            DoorEvent::Cm(news) => {
+                assert_eq!(news.kind, CmEventKind::Disconnected);
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((2 * ASKS_MAX..100).contains(&granted), "{granted}");
+}
+
+#[test]
 fn a_peer_that_reads_nothing_is_left() {
     let mut m = Meeting::new("deaf");
     let rogue = connected(&mut m);
