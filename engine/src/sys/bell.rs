@@ -6,26 +6,35 @@
 //!             └ drain(): all bytes, never waits
 //! ```
 //! No eventfd: its two holders share one open file, so a peer could take our signals out of it, or make
-//! it blocking under us. The two ends of a socket pair share nothing but what is sent.
+//! it blocking under us. The two ends of a socket pair share nothing but what is sent. A ring brings no
+//! descriptors; those of a peer that sends some are taken, as the kernel would close them here and now.
 //!
-//! Cold but for [`Ringer::ring`], a system call that only a sleeping peer costs. Imports nothing of ours.
+//! Cold but for [`Ringer::ring`], a system call that only a sleeping peer costs. Imports closing.
 //! Imported by fabric.
 
+use super::closing::Foreign;
+
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use std::io;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
+    Shutdown, SocketFlags, SocketType,
+};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Reads of one [`Bell::drain`], so that a peer that rings without end holds nobody.
 const READS_MAX: usize = 16;
+/// Descriptors that the kernel lets one message bring.
+const SENT_MAX: usize = 253;
 
 /// The sleeper's end.
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub struct Bell(Foreign);
 
 /// The end of who wakes.
 #[derive(Debug)]
-pub struct Ringer(OwnedFd);
+pub struct Ringer(Foreign);
 
 /// What [`Bell::drain`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +43,7 @@ pub enum Rung {
     No,
     /// It was rung.
     Yes,
-    /// Nobody can ring it any more. The descriptor stays readable: take it out of the epoll.
+    /// Nobody can ring it any more, or who can is hostile. The descriptor stays readable: take it out of the epoll.
     Gone,
 }
 
@@ -47,7 +56,7 @@ impl Bell {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let kind = SocketType::STREAM;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
-        Ok((Self(ours), theirs))
+        Ok((Self(ours.into()), theirs))
     }
 
     /// Makes it unreadable until it is rung again.
@@ -57,10 +66,25 @@ impl Bell {
     pub fn drain(&self) -> io::Result<Rung> {
         let mut found = Rung::No;
         let mut bytes = [0_u8; 256];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SENT_MAX))];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         for _ in 0..READS_MAX {
-            match rustix::net::recv(&self.0, &mut bytes, RecvFlags::DONTWAIT) {
-                Ok((0, _)) | Err(Errno::CONNRESET) => return Ok(Rung::Gone),
-                Ok(_) => found = Rung::Yes,
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let buffer = &mut [IoSliceMut::new(&mut bytes)];
+            match rustix::net::recvmsg(&self.0, buffer, &mut control, flags) {
+                Ok(got) => {
+                    let brings = control.drain().fold(false, |_, message| {
+                        if let RecvAncillaryMessage::ScmRights(rights) = message {
+                            rights.map(Foreign::from).for_each(drop);
+                        }
+                        true
+                    });
+                    if got.bytes == 0 || brings || got.flags.contains(ReturnFlags::CTRUNC) {
+                        return Ok(Rung::Gone);
+                    }
+                    found = Rung::Yes;
+                }
+                Err(Errno::CONNRESET) => return Ok(Rung::Gone),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
@@ -76,9 +100,23 @@ impl Bell {
     }
 }
 
+impl Drop for Bell {
+    fn drop(&mut self) {
+        // Who rings hears of it now, though the closing may take its time.
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
+    }
+}
+
 impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd()
+    }
+}
+
+impl Drop for Ringer {
+    fn drop(&mut self) {
+        // As with the sleeper's end.
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
     }
 }
 
@@ -88,7 +126,8 @@ impl Ringer {
     ///
     /// # Errors
     /// `InvalidData` or `ENOTSOCK`: it is something else.
-    pub fn of(fd: OwnedFd) -> io::Result<Self> {
+    pub fn of(fd: impl Into<Foreign>) -> io::Result<Self> {
+        let fd = fd.into();
         let unix = rustix::net::sockopt::socket_domain(&fd)? == AddressFamily::UNIX;
         let stream = rustix::net::sockopt::socket_type(&fd)? == SocketType::STREAM;
         if unix && stream {
@@ -157,10 +196,35 @@ mod tests {
     #[test]
     fn what_is_no_bell_is_refused() {
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(Ringer::of(file.into()).is_err());
+        assert!(Ringer::of(OwnedFd::from(file)).is_err());
         let (datagram, _other) = std::os::unix::net::UnixDatagram::pair().unwrap();
-        assert!(Ringer::of(datagram.into()).is_err());
+        assert!(Ringer::of(OwnedFd::from(datagram)).is_err());
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(Ringer::of(tcp.into()).is_err());
+        assert!(Ringer::of(OwnedFd::from(tcp)).is_err());
+    }
+
+    #[test]
+    fn a_peer_cannot_make_us_wait_for_a_close() {
+        use crate::sys::closing::slow;
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
+        let ring_with = |theirs: &OwnedFd| {
+            let (fd, kept) = slow::descriptor();
+            let fds = [fd.as_fd()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+            let byte = [io::IoSlice::new(b"x")];
+            rustix::net::sendmsg(theirs, &byte, &mut control, SendFlags::empty()).unwrap();
+            kept
+        };
+        let (bell, theirs) = Bell::new().unwrap();
+        let _kept = (ring_with(&theirs), ring_with(&theirs));
+        assert_eq!(slow::is_quick(|| bell.drain().unwrap()), Rung::Gone);
+        slow::is_quick(|| drop(bell));
+        // What it gives us for a bell may hold some as well.
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let _kept = ring_with(&theirs.into());
+        let ringer = Ringer::of(OwnedFd::from(ours)).unwrap();
+        slow::is_quick(|| drop(ringer));
     }
 }

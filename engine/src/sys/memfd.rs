@@ -11,10 +11,11 @@
 //! hole can be a SIGBUS, so nothing but plain pages is made or taken.
 //!
 //! No slice and no reference to the memory is given out: a peer may write it at any moment.
-//! Cold: every function is some system calls. Imports nothing of ours. Imported by memory and fabric.
+//! Cold: every function is some system calls. Imports closing. Imported by memory and fabric.
 
 #![allow(unsafe_code, reason = "mmap and munmap change the address space")]
 
+use super::closing::Foreign;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -24,6 +25,9 @@ use std::ptr::{self, NonNull};
 
 /// `f_type` of tmpfs, where memfds of plain pages live (`statfs(2)`). hugetlbfs has another.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// What `st_blocks` counts, whatever the file system.
+const BLOCK_BYTES: u64 = 512;
 
 /// What keeps a map as long as it is.
 const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
@@ -132,6 +136,18 @@ impl Memfd {
         Ok(())
     }
 
+    /// From now on nobody, a peer with a writable descriptor included, can add a seal; nor can we. For
+    /// memory that several peers are to write, of which one could keep the others out. May be called again.
+    ///
+    /// # Errors
+    /// As `fcntl(2)`, though none is known for a memfd of ours.
+    pub fn seal_seals(&self) -> io::Result<()> {
+        if !rustix::fs::fcntl_get_seals(&self.fd)?.contains(SealFlags::SEAL) {
+            rustix::fs::fcntl_add_seals(&self.fd, SealFlags::SEAL)?;
+        }
+        Ok(())
+    }
+
     /// [`seal_writes`](Self::seal_writes) was called.
     #[must_use]
     pub fn writes_sealed(&self) -> bool {
@@ -183,13 +199,21 @@ pub struct SharedMap(Pages);
 
 impl SharedMap {
     /// Maps what a peer sent a descriptor of, if it is what the peer says: plain pages, of `bytes`, with a
-    /// size that nobody can change. The descriptor is closed. The caller has bounded `bytes`.
+    /// size that nobody can change, and all of them there: a peer pays for what it offers, and our address
+    /// space does not go to memory that is none. The descriptor is closed. The caller has bounded `bytes`.
     ///
     /// # Errors
-    /// `InvalidData`: it is something else. Otherwise as `mmap(2)`, such as `EPERM` for writing to what is
+    /// `InvalidData` or `EINVAL`: it is something else. Otherwise as `mmap(2)`, such as `EPERM` for writing to what is
     /// sealed against it, and `EACCES` where the descriptor is for reading.
-    pub fn of(fd: OwnedFd, bytes: usize, writable: bool) -> io::Result<Self> {
-        // Asked in this order: only memfds, and other files of tmpfs, have seals at all.
+    pub fn of(fd: impl Into<Foreign>, bytes: usize, writable: bool) -> io::Result<Self> {
+        let fd = fd.into();
+        // Asked in this order: only memfds, and other files of tmpfs, have seals at all. Of a file of FUSE
+        // the other questions go to whoever serves it, who need not answer.
+        if !rustix::fs::fcntl_get_seals(&fd)?.contains(SIZE) {
+            return Err(bad("the size of the peer's memory is not sealed"));
+        }
+        // And the last close of none of those waits.
+        let fd = fd.trusted();
         #[allow(
             clippy::useless_conversion,
             reason = "the type of f_type differs between targets"
@@ -198,12 +222,13 @@ impl SharedMap {
         if kind != TMPFS_MAGIC {
             return Err(bad("the peer's memory is not of plain pages (tmpfs)"));
         }
-        if !rustix::fs::fcntl_get_seals(&fd)?.contains(SIZE) {
-            return Err(bad("the size of the peer's memory is not sealed"));
-        }
-        let size = rustix::fs::fstat(&fd)?.st_size;
-        if usize::try_from(size).ok() != Some(bytes) {
+        let stat = rustix::fs::fstat(&fd)?;
+        if usize::try_from(stat.st_size).ok() != Some(bytes) {
             return Err(bad("the peer's memory is not as long as it says"));
+        }
+        let there = u64::try_from(stat.st_blocks).unwrap_or(0);
+        if there.saturating_mul(BLOCK_BYTES) < bytes as u64 {
+            return Err(bad("the peer's memory has holes"));
         }
         Pages::map(fd.as_fd(), bytes, writable).map(Self)
     }
@@ -330,6 +355,44 @@ mod tests {
         let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
         for fd in [socket.into(), null.into(), OwnedFd::from(file)] {
             let _ = refused(fd, BYTES, false);
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // 16 TiB of nothing: a few such maps, and our address space is full.
+        let fd = rustix::fs::memfd_create("vast", flags).unwrap();
+        let bytes = 1_usize << 44;
+        rustix::fs::ftruncate(&fd, bytes as u64).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SIZE).unwrap();
+        assert_eq!(refused(fd, bytes, false), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_hole_that_a_peer_punches_reads_as_zeros() {
+        let ours = made();
+        let fd = writable_fd(&ours);
+        poke(ours.base(), 4096, 7);
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&fd, hole, 0, BYTES as u64).unwrap();
+        assert_eq!(peek(ours.base(), 4096), 0);
+        poke(ours.base(), 4096, 8);
+        assert_eq!(peek(ours.base(), 4096), 8);
+    }
+
+    #[test]
+    fn what_can_only_be_read_is_not_reopened_for_writing() {
+        let ours = made();
+        ours.seal_writes().unwrap();
+        let fd = ours.read_only_fd().unwrap();
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        // Its owner and root may; what they get does not write.
+        rustix::fs::fchmod(ours.fd(), Mode::RUSR | Mode::WUSR).unwrap();
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        if let Ok(again) = rustix::fs::open(path, flags, Mode::empty()) {
+            assert!(rustix::io::pwrite(&again, &[1], 0).is_err());
+            assert_eq!(refused(again, BYTES, true), io::ErrorKind::PermissionDenied);
         }
     }
 

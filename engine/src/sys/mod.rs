@@ -6,6 +6,7 @@
 //!  epoll      wait for file descriptors        eventfd   wake a waiter
 //!  memfd      memory that processes share     seqpacket  sockets that carry frames and descriptors
 //!  bell       wake another process            timer      a descriptor for a point in time
+//!  closing    close what a peer can make slow to close
 //!  rlimit     how much memory may be locked, for error texts
 //!  signal     SIGINT and SIGTERM as something to wait for
 //!  turnstile  wait until the datapath is out of a stretch of code
@@ -16,6 +17,7 @@
 pub mod affinity;
 pub mod bell;
 pub mod clock;
+pub mod closing;
 pub mod epoll;
 pub mod eventfd;
 pub mod memfd;

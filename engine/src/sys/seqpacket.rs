@@ -6,28 +6,35 @@
 //! ```
 //! Nothing here waits. A frame goes out whole or not at all, so there is no half-sent state. What comes
 //! in is bounded by the buffer and by [`FDS_MAX`]; more of either is told apart, never cut in silence.
-//! Cold. Imports nothing of ours. Imported by fabric.
+//! Whatever a peer sends is closed without waiting, and so is a socket in which it left something.
+//! Cold. Imports closing. Imported by fabric.
 
 #![allow(unsafe_code, reason = "rustix takes no pid 0 from SO_PEERCRED")]
 
+use super::closing::Foreign;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
-/// Descriptors that one frame can bring. A few more may come where they fit into the padding: count them.
+/// Descriptors that one frame can bring.
 pub const FDS_MAX: usize = 3;
+
+/// Descriptors that the kernel lets one message bring. There is room for all, though none of ours brings so
+/// many: what finds no room the kernel closes at once, and that may wait.
+const SENT_MAX: usize = 253;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// A socket: a listener, or one end of a connection.
 #[derive(Debug)]
-pub struct Seqpacket(OwnedFd);
+pub struct Seqpacket(Foreign);
 
 /// Who is at the other end, as it was when it called connect or listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +57,10 @@ pub enum Received {
         /// Bytes of it, at the front of the buffer.
         len: usize,
         /// The descriptors that came with it, closed on exec.
-        fds: Vec<OwnedFd>,
+        fds: Vec<Foreign>,
     },
-    /// A message that was longer than the buffer, or had more descriptors than fit, or that we were out
-    /// of descriptors for. It is lost.
+    /// A message that was longer than the buffer, or had more than [`FDS_MAX`] descriptors, or that we were
+    /// out of descriptors for. It is lost.
     Cut,
 }
 
@@ -77,7 +84,7 @@ impl Seqpacket {
     pub fn accept(&self) -> io::Result<Option<Self>> {
         loop {
             match rustix::net::accept_with(&self.0, FLAGS) {
-                Ok(fd) => return Ok(Some(Self(fd))),
+                Ok(fd) => return Ok(Some(Self(fd.into()))),
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(errno) => return Err(errno.into()),
@@ -111,7 +118,7 @@ impl Seqpacket {
         // both are locals, `len` is the buffer's size, and any bytes make a `ucred`.
         let result = unsafe {
             libc::getsockopt(
-                self.0.as_raw_fd(),
+                self.0.as_fd().as_raw_fd(),
                 libc::SOL_SOCKET,
                 libc::SO_PEERCRED,
                 (&raw mut found).cast(),
@@ -156,7 +163,7 @@ impl Seqpacket {
     /// # Errors
     /// As `recvmsg(2)`, but for a reset: what was sent before it is read, then it is [`Received::Closed`].
     pub fn recv(&self, into: &mut [u8]) -> io::Result<Received> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SENT_MAX))];
         // A reset is told once; the second try finds what is left, or the end.
         let mut resets = 0;
         loop {
@@ -178,14 +185,12 @@ impl Seqpacket {
             let mut fds = Vec::new();
             for message in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(rights) = message {
-                    fds.extend(rights);
+                    fds.extend(rights.map(Foreign::from));
                 }
             }
+            let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
             return Ok(
-                if got
-                    .flags
-                    .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-                {
+                if got.flags.intersects(cut) || fds.len() > FDS_MAX {
                     Received::Cut
                 } else if got.bytes == 0 {
                     Received::Closed
@@ -204,7 +209,14 @@ impl Seqpacket {
     pub(crate) fn pair() -> io::Result<(Self, Self)> {
         let kind = SocketType::SEQPACKET;
         let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, kind, FLAGS, None)?;
-        Ok((Self(one), Self(other)))
+        Ok((Self(one.into()), Self(other.into())))
+    }
+}
+
+impl Drop for Seqpacket {
+    fn drop(&mut self) {
+        // The peer hears of it now, though the closing may take its time.
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
     }
 }
 
@@ -217,7 +229,7 @@ impl AsFd for Seqpacket {
 fn open() -> io::Result<Seqpacket> {
     let kind = SocketType::SEQPACKET;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, kind, FLAGS, None)?;
-    Ok(Seqpacket(fd))
+    Ok(Seqpacket(fd.into()))
 }
 
 #[cfg(test)]
@@ -255,7 +267,7 @@ mod tests {
         one.send(&[1; 17], &[]).unwrap();
         assert!(matches!(recv(&other), Received::Cut));
         assert!(one.send(b"x", &[one.as_fd(); FDS_MAX + 1]).is_err());
-        // Past our own send: more descriptors than the padding has room for.
+        // Past our own send.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(12))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let fds = [one.as_fd(); 12];
@@ -284,6 +296,35 @@ mod tests {
         let refused = (0..100_000).find_map(|_| one.send(&[0; 16], &[]).err());
         let kind = refused.map(|error| error.kind());
         assert_eq!(kind, Some(io::ErrorKind::WouldBlock));
+    }
+
+    #[test]
+    fn a_peer_cannot_make_us_wait_for_a_close() {
+        use crate::sys::closing::slow;
+        // One that is received, and one that never is.
+        let (one, other) = Seqpacket::pair().unwrap();
+        let kept: Vec<_> = (0..2)
+            .map(|_| {
+                let (fd, kept) = slow::descriptor();
+                one.send(b"x", &[fd.as_fd()]).unwrap();
+                kept
+            })
+            .collect();
+        slow::is_quick(|| assert!(matches!(recv(&other), Received::Frame { len: 1, .. })));
+        slow::is_quick(|| drop(other));
+        assert!(one.send(b"?", &[]).is_err());
+        drop(kept);
+        // More of them than any frame brings.
+        let (one, other) = Seqpacket::pair().unwrap();
+        let (fd, _kept) = slow::descriptor();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SENT_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = [fd.as_fd(); SENT_MAX];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        let frame = [IoSlice::new(b"x")];
+        rustix::net::sendmsg(&one, &frame, &mut control, SendFlags::empty()).unwrap();
+        drop(fd);
+        slow::is_quick(|| assert!(matches!(recv(&other), Received::Cut)));
     }
 
     #[test]

@@ -81,7 +81,10 @@ impl Turnstile {
 impl Watch {
     /// Nobody passes here any more.
     pub(crate) fn is_over(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+        let over = Arc::strong_count(&self.0) == 1;
+        // After all that the lane did before it let go of its end.
+        fence(Ordering::Acquire);
+        over
     }
 
     /// Returns when whoever was inside at the call has left. To be called behind [`barrier`].

@@ -87,6 +87,9 @@ impl Script {
         let ids: Vec<IdKey> = b.toy.ids();
         match step {
             Step::Connect => drop(self.asked.insert(b.connect().0)),
+            // The listener goes with its device.
+            Step::Request if !ids.contains(&self.listener) => {}
+            Step::Cm(..) | Step::Forward(..) if ids.is_empty() => {}
             Step::Request => drop(b.toy.request(self.listener, b"")),
             Step::Cm(kind, id, status) => {
                 let (kind, id) = (Kind::ALL[kind], ids[id % ids.len()]);

@@ -333,6 +333,8 @@ fn say_grant(socket: Option<&Seqpacket>, rkey: Rkey, grant: &Grant) -> io::Resul
         if grant.memfd.writes_sealed() {
             return Err(cannot("the memory is sealed against writing"));
         }
+        // Otherwise a peer could, and nobody else would be let in.
+        grant.memfd.seal_seals()?;
         grant.memfd.fd()
     } else {
         if grant.seal {

@@ -14,12 +14,12 @@ use super::link::{ASKS_MAX, Ending, Link, Phase, Rule, ended, rule, take_ask};
 use super::{BELL, Door, TIMER, writes};
 use crate::fabric::{CmEventKind, PrivateData};
 use crate::sys::bell::Ringer;
+use crate::sys::closing::Foreign;
 use crate::sys::epoll::Events;
 use crate::sys::memfd::SharedMap;
 use crate::sys::seqpacket::{Received, Seqpacket};
 use crate::types::Rkey;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// Room for a frame of a later version, which may be longer: it shall be told from nonsense.
@@ -182,7 +182,7 @@ impl Door {
         true
     }
 
-    fn frame(&mut self, key: u64, bytes: &[u8], fds: Vec<OwnedFd>) {
+    fn frame(&mut self, key: u64, bytes: &[u8], fds: Vec<Foreign>) {
         let Some(phase) = self.links.get(&key).map(|link| link.phase) else {
             return;
         };
@@ -222,7 +222,7 @@ impl Door {
     }
 
     /// A request: maps what it brings, and tells the embedder.
-    fn admit(&mut self, key: u64, end: &EndWords, fds: Vec<OwnedFd>) -> Result<(), Ending> {
+    fn admit(&mut self, key: u64, end: &EndWords, fds: Vec<Foreign>) -> Result<(), Ending> {
         let peer = take_end(end, fds).map_err(|_| Ending::Broken)?;
         let link = self.links.get_mut(&key).ok_or(Ending::Broken)?;
         let at = link.listener.ok_or(Ending::Broken)?;
@@ -248,7 +248,7 @@ impl Door {
 
     /// An answer: maps what it brings. Our inbox is sealed before the peer may write it, and the peer is
     /// told, so that it seals its own.
-    fn map(&mut self, key: u64, end: &EndWords, fds: Vec<OwnedFd>) -> Result<(), Ending> {
+    fn map(&mut self, key: u64, end: &EndWords, fds: Vec<Foreign>) -> Result<(), Ending> {
         let peer = take_end(end, fds).map_err(|_| Ending::Broken)?;
         if let Some(link) = self.links.get_mut(&key) {
             link.peer = Some(Box::new(peer));
@@ -328,7 +328,7 @@ impl Door {
         key: u64,
         rkey: Rkey,
         grant: Option<GrantWords>,
-        fds: Vec<OwnedFd>,
+        fds: Vec<Foreign>,
     ) -> Result<(), Ending> {
         let deadline = self.deadline();
         let link = self.links.get_mut(&key).ok_or(Ending::Broken)?;
@@ -400,7 +400,7 @@ impl Door {
 }
 
 /// Maps what an end brought. There are as many descriptors as it says.
-fn take_end(end: &EndWords, fds: Vec<OwnedFd>) -> io::Result<PeerEnd> {
+fn take_end(end: &EndWords, fds: Vec<Foreign>) -> io::Result<PeerEnd> {
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(super::wrong_state);
     let inbox = SharedMap::of(next()?, end.geometry.bytes(), true)?;
@@ -421,7 +421,7 @@ fn take_end(end: &EndWords, fds: Vec<OwnedFd>) -> io::Result<PeerEnd> {
     })
 }
 
-fn take_region(words: &GrantWords, fds: Vec<OwnedFd>) -> io::Result<GrantedRegion> {
+fn take_region(words: &GrantWords, fds: Vec<Foreign>) -> io::Result<GrantedRegion> {
     let fd = fds.into_iter().next().ok_or_else(super::wrong_state)?;
     Ok(GrantedRegion {
         map: SharedMap::of(fd, words.map_bytes, writes(words.access))?,

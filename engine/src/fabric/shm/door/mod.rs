@@ -57,9 +57,9 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 pub(super) struct Settings {
     /// The directory of sockets; `None`: that of `SPINWIRE_SHM_DIR`, or the usual ones.
     pub(super) dir: Option<PathBuf>,
-    /// Users whose processes may connect to us and be connected to. Whom you do not trust with your time you
-    /// do not put here: a peer can send a descriptor that takes long to close, such as a file of a file
-    /// system of its own (FUSE), and whoever drives the door waits for that.
+    /// Users whose processes may connect to us and be connected to. Whoever they let in can use up threads and
+    /// descriptors that are kept for closing what takes long to close, such as a file of a file system of its
+    /// own (FUSE): others are not kept waiting, but new ones may be turned away.
     pub(super) uids: Vec<u32>,
     /// How long each side waits for the other in a handshake, and for the answer to a disconnect.
     pub(super) timeout: Duration,

@@ -3,8 +3,9 @@
 //! ```text
 //!  Meeting { active: Door ─ its events, passive: Door ─ its events }   pump: both, until somebody hears
 //! ```
-//! hostile.rs has peers that are no doors.
+//! hostile.rs has peers that are no doors, above.rs those at a whole fabric.
 
+mod above;
 mod endings;
 mod handshake;
 mod hostile;

@@ -9,14 +9,14 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// A socket and the will to misuse it.
-struct Rogue(Seqpacket);
+pub(super) struct Rogue(pub(super) Seqpacket);
 
 impl Rogue {
-    fn says(&self, frame: &Frame, fds: &[&OwnedFd]) {
+    pub(super) fn says(&self, frame: &Frame, fds: &[&OwnedFd]) {
         self.says_bytes(&frame.encode(), fds);
     }
 
-    fn says_bytes(&self, bytes: &[u8], fds: &[&OwnedFd]) {
+    pub(super) fn says_bytes(&self, bytes: &[u8], fds: &[&OwnedFd]) {
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
         // The door may have hung up.
         let _ = self.0.send(bytes, &fds);
@@ -59,15 +59,27 @@ fn end() -> EndWords {
 }
 
 /// Memory as it should be, or not.
-fn memory(bytes: usize, flags: MemfdFlags, seals: SealFlags) -> OwnedFd {
+pub(super) fn memory(bytes: usize, flags: MemfdFlags, seals: SealFlags) -> OwnedFd {
     let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create("rogue", flags).unwrap();
     rustix::fs::ftruncate(&fd, bytes as u64).unwrap();
+    if bytes > 0 {
+        let whole = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(&fd, whole, 0, bytes as u64).unwrap();
+    }
     rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
     fd
 }
 
-fn sealed(bytes: usize) -> OwnedFd {
+/// Takes a page out of it.
+pub(super) fn holed(fd: OwnedFd) -> OwnedFd {
+    use rustix::fs::FallocateFlags;
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&fd, hole, 0, 4096).unwrap();
+    fd
+}
+
+pub(super) fn sealed(bytes: usize) -> OwnedFd {
     memory(
         bytes,
         MemfdFlags::empty(),
@@ -177,6 +189,8 @@ fn lies() -> Vec<(&'static str, bool, Vec<OwnedFd>)> {
             false,
             vec![memory(SMALL.bytes(), none, grow), board()],
         ),
+        ("an inbox with a hole", false, vec![holed(inbox()), board()]),
+        ("a board of nothing", false, vec![inbox(), holed(board())]),
         (
             "a board that shrinks",
             false,
@@ -232,6 +246,21 @@ fn answers_that_lie_end_the_attempt() {
         m.destroy(Side::Active);
     }
     m.silence();
+}
+
+#[test]
+fn a_peer_cannot_make_the_door_wait_for_a_close() {
+    use crate::sys::closing::slow;
+    let mut m = Meeting::new("slow-close");
+    let (refused, kept) = slow::descriptor();
+    let (unread, kept_too) = slow::descriptor();
+    let rogue = caller(&m);
+    rogue.says(&Frame::Request(end()), &[&inbox(), &refused]);
+    rogue.says(&Frame::Request(end()), &[&inbox(), &unread]);
+    drop((refused, unread));
+    slow::is_quick(|| rogue.is_turned_away(&mut m, Reason::Unsupported));
+    slow::is_quick(|| m.reach(Stage::Up));
+    drop((kept, kept_too));
 }
 
 #[test]
@@ -402,6 +431,7 @@ fn regions_that_lie_end_the_connection() {
         (good, vec![sealed(4096)]),
         (good, vec![sealed(8193)]),
         (good, vec![loose()]),
+        (good, vec![holed(sealed(8192))]),
         (good, vec![sealed(8192), sealed(8192)]),
         (writable, vec![read_only(&sealed(8192))]),
     ];
@@ -440,6 +470,33 @@ fn questions_without_end_are_not_listened_to() {
     }
     m.hears(Side::Passive, CmEventKind::Disconnected, -libc::EPROTO);
     assert_eq!(rogue.hears(&mut m), None);
+}
+
+#[test]
+fn a_peer_cannot_keep_others_from_memory_that_it_may_write() {
+    let mut m = Meeting::new("sealing");
+    let rogue = connected(&mut m);
+    let memfd = Arc::new(Memfd::create("region", 8192).unwrap());
+    let grant = Grant {
+        memfd: Arc::clone(&memfd),
+        base: 0,
+        len: 8192,
+        access: Access::REMOTE_WRITE,
+        seal: false,
+    };
+    rogue.says(&Frame::Ask(Rkey(5)), &[]);
+    let DoorEvent::RegionAsked { key, rkey } = m.event(Side::Passive) else {
+        panic!("the door was asked");
+    };
+    let door = m.door(Side::Passive);
+    door.answer_region(key, rkey, Some(grant)).unwrap();
+    // What a peer can do that has the descriptor.
+    for seal in [SealFlags::FUTURE_WRITE, SealFlags::WRITE, SealFlags::SEAL] {
+        assert!(rustix::fs::fcntl_add_seals(memfd.fd(), seal).is_err());
+    }
+    for bytes in [0, 4096, 16_384] {
+        assert!(rustix::fs::ftruncate(memfd.fd(), bytes).is_err());
+    }
 }
 
 #[test]
