@@ -189,18 +189,16 @@ impl Seqpacket {
                 }
             }
             let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
-            return Ok(
-                if got.flags.intersects(cut) || fds.len() > FDS_MAX {
-                    Received::Cut
-                } else if got.bytes == 0 {
-                    Received::Closed
-                } else {
-                    Received::Frame {
-                        len: got.bytes.min(into.len()),
-                        fds,
-                    }
-                },
-            );
+            return Ok(if got.flags.intersects(cut) || fds.len() > FDS_MAX {
+                Received::Cut
+            } else if got.bytes == 0 {
+                Received::Closed
+            } else {
+                Received::Frame {
+                    len: got.bytes.min(into.len()),
+                    fds,
+                }
+            });
         }
     }
 

@@ -329,9 +329,7 @@ fn hears(rogue: &Rogue, v: &mut Victim) -> Option<(Frame, Vec<Foreign>)> {
     v.until("a frame", |_| {
         let mut bytes = [0; FRAME_BYTES];
         match rogue.0.recv(&mut bytes).unwrap() {
-            Received::Frame { len, fds } => {
-                Some(Some((Frame::parse(&bytes[..len]).unwrap(), fds)))
-            }
+            Received::Frame { len, fds } => Some(Some((Frame::parse(&bytes[..len]).unwrap(), fds))),
             Received::Closed => Some(None),
             Received::Nothing => None,
             Received::Cut => panic!("the fabric sent too much"),
