@@ -213,7 +213,7 @@ impl Bench {
         drop(control);
         let ends = toy.qp_ends();
         assert!(!ends.contains(&QpEnd::Alive), "{ends:?}");
-        for id in (0..=toy.last_id().0).map(IdKey) {
+        for id in (0..toy.made()).map(IdKey) {
             let calls = toy.calls(id);
             let count = |call| calls.iter().filter(|c| **c == call).count();
             assert_eq!(count(Call::DestroyId), 1, "{calls:?}");

@@ -212,7 +212,12 @@ impl Toy {
 
     /// The id that was made last.
     pub(crate) fn last_id(&self) -> IdKey {
-        IdKey(self.lock().ids.len() as u64 - 1)
+        IdKey(self.made() - 1)
+    }
+
+    /// How many ids were made so far.
+    pub(crate) fn made(&self) -> u64 {
+        self.lock().ids.len() as u64
     }
 
     /// Ids that live.

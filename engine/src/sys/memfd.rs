@@ -359,6 +359,54 @@ mod tests {
     }
 
     #[test]
+    fn a_file_system_of_the_peers_is_asked_nothing() {
+        use std::ffi::CString;
+        use std::os::unix::ffi::OsStrExt;
+        let Ok(server) = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/fuse")
+        else {
+            return; // A kernel without FUSE, or it is not for us.
+        };
+        let dir = std::env::temp_dir().join(format!("spinwire-fuse-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = CString::new(dir.as_os_str().as_bytes()).unwrap();
+        let how = format!(
+            "fd={},rootmode=40000,user_id=0,group_id=0",
+            server.as_raw_fd()
+        );
+        let how = CString::new(how).unwrap();
+        // SAFETY: `mount` requires strings that end in a zero: they all do.
+        let mounted = unsafe {
+            libc::mount(
+                c"fuse".as_ptr(),
+                path.as_ptr(),
+                c"fuse".as_ptr(),
+                libc::MS_NOSUID | libc::MS_NODEV,
+                how.as_ptr().cast(),
+            )
+        };
+        let mut answer = Ok(true);
+        // Only root may mount.
+        if mounted == 0 {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let fd = rustix::fs::open(&dir, flags, Mode::empty()).unwrap();
+            let (tell, told) = std::sync::mpsc::channel();
+            let asks = move || tell.send(SharedMap::of(fd, BYTES, false).is_err());
+            let asker = std::thread::spawn(asks);
+            answer = told.recv_timeout(std::time::Duration::from_secs(5));
+            // Whoever waits for an answer waits no longer.
+            drop(server);
+            asker.join().unwrap().unwrap();
+            // SAFETY: as above.
+            unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+        }
+        std::fs::remove_dir(&dir).unwrap();
+        assert_eq!(answer, Ok(true));
+    }
+
+    #[test]
     fn memory_that_is_not_there_is_refused() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // 16 TiB of nothing: a few such maps, and our address space is full.
