@@ -183,7 +183,7 @@ proptest! {
             let settings = Settings { dir: Some(dir.clone()), uids: Vec::new() };
             Shm::open(settings).expect("descriptors")
         };
-        let rules = Rules { faulty: true, lively: false, exact: true, taken: true };
+        let rules = Rules { faulty: true, lively: true, exact: true, taken: true };
         run([fabric(), fabric()], rules, &steps);
         let _ = std::fs::remove_dir_all(&dir);
     }

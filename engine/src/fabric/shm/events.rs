@@ -15,7 +15,7 @@ use super::link::Step as LaneStep;
 use super::peer::{Mapped, Peer};
 use super::switchboard::Question;
 use super::{Geometry, Link, Shm, maps, wrong_state};
-use crate::fabric::{CmEvent, ConnParams, FabricError, IdKey, Step};
+use crate::fabric::{CmEvent, CmEventKind, ConnParams, FabricError, IdKey, Step};
 use crate::sys::bell::Bell;
 use crate::sys::memfd::Memfd;
 use crate::types::{Access, QpNum, Rkey};
@@ -82,7 +82,7 @@ impl Shm {
             "the peer's inbox is mapped"
         );
         let theirs = end.params;
-        let retries = theirs.rnr_retry_count;
+        let retries = own.rnr_retry_count;
         let fetches = own.initiator_depth.min(theirs.responder_resources);
         let peer = maps::theirs(end.inbox, end.geometry).and_then(|memory| {
             let outlet = Outlet::new(memory);
@@ -160,6 +160,10 @@ impl Shm {
     }
 
     pub(super) fn event(&mut self, news: CmNews) -> CmEvent<ShmId> {
+        if news.kind == CmEventKind::Disconnected {
+            // What was asked is answered no more.
+            self.tell(news.key, LaneStep::Lost);
+        }
         if let (Some(peer), Some(link)) = (news.peer, self.links.get_mut(&news.key)) {
             link.peer = Some(peer);
         }

@@ -143,7 +143,9 @@ impl ShmLane {
                     self.touch(index);
                 }
                 Step::Lost => {
-                    if qp.sends.is_outstanding() {
+                    qp.settle(&mut self.ground);
+                    let asks = qp.peer.as_ref().is_some_and(|peer| peer.is_asked());
+                    if asks && qp.sends.is_outstanding() {
                         qp.fail_send(&mut self.ground, WcStatus::RetryExceeded);
                     }
                 }

@@ -86,8 +86,8 @@ pub(super) struct Peer {
     /// What its QP takes.
     pub(super) access: Access,
     ringer: Option<Ringer>,
-    /// RNR retries that it asked for.
-    pub(super) rnr_retry_count: u8,
+    /// RNR retries that it was given.
+    pub(super) rnr_given: u8,
     /// READs and atomics that may be under way; 0 for none.
     pub(super) fetch_depth: u8,
     regions: Vec<Mapped>,
@@ -104,14 +104,14 @@ impl Peer {
         board: SharedMap,
         access: Access,
         ringer: Option<Ringer>,
-        (rnr_retry_count, fetch_depth): (u8, u8),
+        (rnr_given, fetch_depth): (u8, u8),
     ) -> Option<Self> {
         (board.bytes() == BOARD_BYTES).then(|| Self {
             outlet,
             board,
             access,
             ringer,
-            rnr_retry_count,
+            rnr_given,
             fetch_depth,
             regions: Vec::with_capacity(REGIONS_MAX),
             last: 0,
@@ -170,6 +170,11 @@ impl Peer {
             Some(piece) => Remote::Here(piece),
             None => Remote::Refused,
         }
+    }
+
+    /// It was asked for a key and has not answered.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.is_some()
     }
 
     /// The peer is to be asked for a key; false if it was already.

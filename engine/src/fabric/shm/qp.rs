@@ -34,6 +34,8 @@ pub(super) mod refusal {
     pub(in super::super) const REQUEST: NonZeroU8 = NonZeroU8::MIN.saturating_add(1);
     /// The receive's memory is none.
     pub(in super::super) const OPERATION: NonZeroU8 = NonZeroU8::MIN.saturating_add(2);
+    /// There was no receive within the RNR retries.
+    pub(in super::super) const NOT_READY: NonZeroU8 = NonZeroU8::MIN.saturating_add(3);
 
     /// How the message ends that was refused so.
     pub(in super::super) fn status(code: NonZeroU8) -> WcStatus {
@@ -41,6 +43,7 @@ pub(super) mod refusal {
             NO_ANSWER => WcStatus::RetryExceeded,
             REQUEST => WcStatus::RemoteInvalidRequest,
             OPERATION => WcStatus::RemoteOperation,
+            NOT_READY => WcStatus::RnrRetryExceeded,
             _ => WcStatus::BadResponse,
         }
     }
@@ -109,8 +112,10 @@ pub(super) struct QpState {
     refused: bool,
     /// The head message waits for a receive, and the peer was told so.
     pub(super) starved: bool,
-    /// Since when the peer has had no receive for our oldest message, which is that behind so many.
-    pub(super) rnr: Option<(u64, Nanos)>,
+    /// Since when it waits, where the peer's retries end.
+    pub(super) rnr: Option<Nanos>,
+    /// They have ended: nothing of the peer's is taken any more.
+    pub(super) deaf: bool,
     /// The peer must be woken if it sleeps.
     pub(super) wake: bool,
     /// There is more to send than a turn does.
@@ -138,6 +143,7 @@ impl QpState {
             refused: false,
             starved: false,
             rnr: None,
+            deaf: false,
             wake: false,
             more: false,
             backlog: false,
@@ -238,7 +244,7 @@ impl QpState {
     }
 
     /// Nothing more is taken from the peer, which hears why once.
-    fn close(&mut self, why: NonZeroU8) {
+    pub(super) fn close(&mut self, why: NonZeroU8) {
         if !self.refused {
             self.refused = true;
             self.inlet.refuse(why);

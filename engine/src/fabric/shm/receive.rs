@@ -17,13 +17,18 @@ use super::send::fault;
 use crate::fabric::{Note, WcOpcode, WcStatus};
 use crate::limits::POLL_BATCH_MAX;
 
+/// RNR retries for ever.
+const RNR_FOR_EVER: u8 = 7;
+/// One RNR retry: code 12 of `min_rnr_timer` ([`crate::limits::MIN_RNR_TIMER`]).
+const RNR_PERIOD_NS: u64 = 640_000;
+
 impl QpState {
     /// Takes what has come, a batch at most; true if there was something.
     #[inline]
     pub(super) fn receive(&mut self, ground: &mut Ground) -> bool {
         self.backlog = false;
         for n in 0..POLL_BATCH_MAX {
-            if self.phase == Phase::Error {
+            if self.phase == Phase::Error || self.deaf {
                 return n > 0;
             }
             let head = match self.inlet.peek() {
@@ -70,13 +75,32 @@ impl QpState {
         self.wake |= !self.inlet.owes_ack();
     }
 
-    /// The message at the head waits for a receive.
+    /// The message at the head waits for a receive. It is this end that counts the retries which it gave
+    /// its peer, so that no message is taken which the peer was told of as not taken.
     #[cold]
-    fn starve(&mut self) {
+    fn starve(&mut self, ground: &Ground) {
         if !self.starved {
             self.starved = true;
             self.inlet.waits(1);
             self.wake = true;
+        }
+        let given = self.peer.as_ref().map(|peer| peer.rnr_given);
+        let Some(given) = given.filter(|given| *given < RNR_FOR_EVER) else {
+            return;
+        };
+        let now = ground.clock.now();
+        let since = *self.rnr.get_or_insert(now);
+        if now.since(since) >= u64::from(given) * RNR_PERIOD_NS {
+            self.close(refusal::NOT_READY);
+            (self.deaf, self.rnr) = (true, None);
+        }
+    }
+
+    /// The message at the head has its receive.
+    #[inline]
+    fn feed(&mut self) {
+        if self.starved {
+            (self.starved, self.rnr) = (false, None);
         }
     }
 
@@ -88,12 +112,12 @@ impl QpState {
             None => match self.take_receive(&mut ground.cq) {
                 Some(wr) => Filling { wr, filled: 0 },
                 None => {
-                    self.starve();
+                    self.starve(ground);
                     return false;
                 }
             },
         };
-        self.starved = false;
+        self.feed();
         let len = head.len();
         if len > wr.len - filled {
             self.spoil(ground, wr.wr_id, WcStatus::LocalLength, refusal::REQUEST);
@@ -133,10 +157,10 @@ impl QpState {
     /// A WRITE with immediate; false if there is no receive for it.
     fn take_notice(&mut self, ground: &mut Ground, head: Head, imm: u32, len: u32) -> bool {
         let Some(wr) = self.take_receive(&mut ground.cq) else {
-            self.starve();
+            self.starve(ground);
             return false;
         };
-        self.starved = false;
+        self.feed();
         self.consume(head);
         let outcome = Ok((WcOpcode::RecvWriteImm, len, Note::Imm(imm)));
         self.complete_receive(&mut ground.cq, wr.wr_id, outcome);

@@ -21,10 +21,6 @@ use crate::fabric::plain::{gather_inline, payload_bytes};
 use crate::fabric::{MoreSges, Note, SendOp, SendWr, WcStatus};
 use crate::limits::SGE_MAX;
 
-/// RNR retries for ever.
-const RNR_FOR_EVER: u8 = 7;
-/// One RNR retry: code 12 of `min_rnr_timer` ([`crate::limits::MIN_RNR_TIMER`]).
-const RNR_PERIOD_NS: u64 = 640_000;
 /// Fragments of messages that one turn sends: a worker has other things to do as well.
 const FRAGMENTS_A_TURN: usize = 32;
 /// Operations of a queue that one turn executes.
@@ -204,7 +200,7 @@ impl QpState {
             return false;
         };
         if !self.sends.is_outstanding() {
-            (self.rnr, self.more) = (None, false);
+            self.more = false;
             return false;
         }
         let Ok(look) = peer.outlet.look() else {
@@ -224,34 +220,7 @@ impl QpState {
             self.run(ground);
             self.settle(ground);
         }
-        if look.waited > 0 {
-            self.not_ready(ground);
-        } else {
-            self.rnr = None;
-        }
         self.sends.done() != before
-    }
-
-    /// The peer has no receive for the oldest message.
-    #[cold]
-    fn not_ready(&mut self, ground: &mut Ground) {
-        let Some(peer) = self.peer.as_ref().filter(|_| self.sends.is_outstanding()) else {
-            return;
-        };
-        let count = peer.rnr_retry_count;
-        if count >= RNR_FOR_EVER {
-            return;
-        }
-        let now = ground.clock.now();
-        let oldest = self.sends.done();
-        let since = match self.rnr {
-            Some((of, since)) if of == oldest => since,
-            _ => now,
-        };
-        self.rnr = Some((oldest, since));
-        if now.since(since) >= u64::from(count) * RNR_PERIOD_NS {
-            self.fail_send(ground, WcStatus::RnrRetryExceeded);
-        }
     }
 
     /// Executes an operation; of one that is partly sent, the rest.
