@@ -201,12 +201,11 @@ impl Fabric for Shm {
             number: shape.number,
             link: Arc::clone(&cq.link),
         });
-        if let Some(bell) = &bell {
-            let heard = cq.link.hear(shape.index, bell);
-            heard.map_err(at(Step::CreateQp))?;
-        }
+        let heard = bell.as_ref().map(|bell| cq.link.hear(shape.index, bell));
         let state = Box::new(QpState::new(&shape, inlet, bell));
+        // Also if it is not heard: the lane gives the place back when the handle has gone.
         handle.tell(LaneStep::New(state));
+        heard.transpose().map_err(at(Step::CreateQp))?;
         let link = Link {
             qp: Arc::downgrade(&handle),
             params: None,
