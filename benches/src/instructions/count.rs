@@ -14,6 +14,14 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+/// What a lane over shared memory consists of.
+const LANE: [&str; 4] = [
+    "fabric/shm/",
+    "fabric/plain.rs",
+    "memory/copy.rs",
+    "sys/turnstile.rs",
+];
+
 /// Functions of an address that are ours, innermost first, and who owns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owner {
@@ -30,6 +38,8 @@ enum Owner {
 pub(crate) struct Count {
     /// Instructions of the engine's.
     pub(crate) instructions: f64,
+    /// Of them, those of the lane, where that is the engine's too.
+    pub(crate) lane: f64,
     /// By function, most first.
     pub(crate) functions: Vec<(String, f64)>,
     /// By line, most first.
@@ -41,11 +51,14 @@ pub(crate) fn assign(run: &Run, binary: &Path) -> Result<Count, CountError> {
     let owners = owners(&run.profile, binary)?;
     let spread = Spread::new(&run.profile, &owners, binary);
     let (mut functions, mut lines) = (BTreeMap::new(), BTreeMap::new());
-    let (mut engine, mut bench) = (0.0, 0.0);
+    let (mut engine, mut lane, mut bench) = (0.0, 0.0, 0.0);
     for (owner, cost) in spread.owned() {
         match owner {
             Owner::Engine { function, line } => {
                 engine += cost;
+                if LANE.iter().any(|file| line.starts_with(file)) {
+                    lane += cost;
+                }
                 *functions.entry(function.clone()).or_default() += cost;
                 *lines.entry(line.clone()).or_default() += cost;
             }
@@ -67,6 +80,7 @@ pub(crate) fn assign(run: &Run, binary: &Path) -> Result<Count, CountError> {
     let operations = run.operations as f64;
     Ok(Count {
         instructions: engine / operations,
+        lane: lane / operations,
         functions: ranked(functions, operations),
         lines: ranked(lines, operations),
     })

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!  instructions ─► valgrind instructions run SCENARIO ─► callgrind.out ─► addr2line ─► table, check
-//!                      └ rig: control and two workers in one thread, on a wire of this crate
+//!                      └ rig: control and two workers in one thread, on a wire of this crate, or
+//!                             over shared memory
 //! ```
 //! Counted is what lies in a worker's turn and was compiled from `engine/src`, with what it calls in
-//! the standard library and libc. The fabric's lane and the services are this crate's, and are not
-//! counted: the first stands for the provider, the second for the embedder. `docs/PERFORMANCE.md` has
-//! the results.
+//! the standard library and libc. The wire's lane and the services are this crate's, and are not
+//! counted: the first stands for the provider, the second for the embedder. Over shared memory the lane is
+//! the engine's own, and counted; how much of the sum it is has a column. `docs/PERFORMANCE.md` has the
+//! results.
 
 mod callgrind;
 mod count;

@@ -44,16 +44,26 @@ impl Row {
         (self.count.instructions * 100.0).round() / 100.0
     }
 
+    /// Of them, those of the lane.
+    fn lane(&self) -> f64 {
+        (self.count.lane * 100.0).round() / 100.0
+    }
+
     fn missed(&self) -> bool {
-        let target = self.scenario.target;
+        let Scenario {
+            target,
+            lane_target,
+            ..
+        } = self.scenario;
         target.is_some_and(|target| self.instructions() > target)
+            || lane_target.is_some_and(|target| self.lane() > target)
     }
 
     fn verdict(&self) -> &'static str {
-        match self.scenario.target {
-            None => "",
-            Some(_) if self.missed() => "MISSED",
-            Some(_) => "met",
+        match (self.scenario.target, self.scenario.lane_target) {
+            (None, None) => "",
+            _ if self.missed() => "MISSED",
+            _ => "met",
         }
     }
 
@@ -69,18 +79,24 @@ pub(crate) fn table(rows: &[Row], kept: Option<&Kept>) -> String {
     let mut text = String::from("instructions of the engine's own code, for each operation\n");
     let _ = writeln!(
         text,
-        "{:<10} {:>12} {:>7} {:<7} {:>8}  operation",
-        "scenario", "instructions", "target", "verdict", "change"
+        "{:<14} {:>12} {:>7} {:>8} {:>7} {:<7} {:>8}  operation",
+        "scenario", "instructions", "target", "in lane", "target", "verdict", "change"
     );
     for row in rows {
-        let target = row.scenario.target.map_or(String::new(), |t| t.to_string());
+        let target = |of: Option<f64>| of.map_or(String::new(), |t| t.to_string());
+        let lane = match row.lane() {
+            0.0 => String::new(),
+            lane => format!("{lane:.2}"),
+        };
         let change = kept.and_then(|kept| row.change(kept));
         let change = change.map_or("-".into(), |change| format!("{change:+.2} %"));
         let _ = writeln!(
             text,
-            "{:<10} {:>12.2} {target:>7} {:<7} {change:>8}  {}",
+            "{:<14} {:>12.2} {:>7} {lane:>8} {:>7} {:<7} {change:>8}  {}",
             row.scenario.name,
             row.instructions(),
+            target(row.scenario.target),
+            target(row.scenario.lane_target),
             row.verdict(),
             row.scenario.what
         );
@@ -153,6 +169,7 @@ mod tests {
             scenario: &SCENARIOS[0],
             count: Count {
                 instructions,
+                lane: 0.0,
                 functions: vec![("turn (worker/turn.rs)".into(), instructions)],
                 lines: Vec::new(),
             },

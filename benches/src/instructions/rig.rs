@@ -2,14 +2,15 @@
 //! own would, and so that what is counted is one worker's turns and nothing else.
 //!
 //! ```text
-//!  near: Worker<Wire, S>  ◄── wire ──►  far: Worker<Wire, Far>
-//!        counted                             sends what it is told, swallows what it gets
+//!  near: Worker<F, S>  ◄── a fabric ──►  far: Worker<F, Far>
+//!        counted                           sends what it is told, swallows what it gets
 //! ```
-//! Imported by scenarios.
+//! The fabric is this crate's wire, or shared memory with both its ends here. Imported by scenarios.
 
 use crate::valgrind::toggle_counting;
 use crate::wire::{FAR, NEAR, Wire};
 use spinwire::control::{Control, LaneLink, Offer, Timing, Welcome, WorkerLink};
+use spinwire::fabric::shm::{DEVICE, Settings, Shm};
 use spinwire::fabric::{Endpoint, Fabric, LaneSpec, QpSpec};
 use spinwire::memory::{
     ExposedMemory, Exposures, HugepagePolicy, Pool, Region, Registrar, Registration,
@@ -24,6 +25,7 @@ use spinwire::worker::{
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
+use tempfile::TempDir;
 
 pub(crate) type Fallible<T> = Result<T, Box<dyn Error>>;
 
@@ -33,6 +35,37 @@ const SLOT_BYTES: u32 = 256;
 const PATIENCE: usize = 100_000;
 /// Connections that are made together.
 const CONNECT_BATCH: usize = 64;
+
+/// Workers by their numbers: who connects and is counted, and who accepts.
+const NEAR_WORKER: u16 = 0;
+const FAR_WORKER: u16 = 1;
+
+/// A fabric that has both ends in this thread.
+pub(crate) trait Field: Fabric + Sized {
+    /// Devices of the side that is counted, and of its peer.
+    const DEVICES: (&'static str, &'static str);
+    /// With the directory that it needs, if any.
+    fn open() -> Fallible<(Self, Option<TempDir>)>;
+}
+
+impl Field for Wire {
+    const DEVICES: (&'static str, &'static str) = (NEAR, FAR);
+    fn open() -> Fallible<(Self, Option<TempDir>)> {
+        Ok((Self::new()?, None))
+    }
+}
+
+impl Field for Shm {
+    const DEVICES: (&'static str, &'static str) = (DEVICE, DEVICE);
+    fn open() -> Fallible<(Self, Option<TempDir>)> {
+        let names = tempfile::tempdir()?;
+        let settings = Settings {
+            dir: Some(names.path().into()),
+            ..Settings::default()
+        };
+        Ok((Self::open(settings)?, Some(names)))
+    }
+}
 
 /// How many connections, and how deep their queues are.
 #[derive(Clone, Copy)]
@@ -79,26 +112,29 @@ impl Service for Far {
     }
 }
 
-struct Side<S: Service> {
-    worker: Worker<Wire, S>,
+struct Side<F: Fabric, S: Service> {
+    worker: Worker<F, S>,
     pool: Pool,
-    exposures: Exposures<<Wire as Fabric>::Device>,
+    exposures: Exposures<F::Device>,
 }
 
 /// Both workers and control, connected.
-pub(crate) struct Rig<S: Counted> {
-    control: Control<Wire>,
-    near: Side<S>,
-    far: Side<Far>,
+pub(crate) struct Rig<F: Field, S: Counted> {
+    control: Control<F>,
+    near: Side<F, S>,
+    far: Side<F, Far>,
     now: Nanos,
+    /// Removed at the end.
+    _names: Option<TempDir>,
 }
 
-impl<S: Counted> Rig<S> {
+impl<F: Field, S: Counted> Rig<F, S> {
     /// Makes both sides and every connection.
     pub(crate) fn new(size: Size, service: S) -> Fallible<Self> {
-        let mut wire = Wire::new()?;
-        let (near, near_link) = side(&mut wire, 0, NEAR, size, service)?;
-        let (far, far_link) = side(&mut wire, 1, FAR, size, Far::default())?;
+        let (mut fabric, names) = <F as Field>::open()?;
+        let (near_name, far_name) = F::DEVICES;
+        let (near, near_link) = side(&mut fabric, NEAR_WORKER, near_name, size, service)?;
+        let (far, far_link) = side(&mut fabric, FAR_WORKER, far_name, size, Far::default())?;
         let timing = Timing {
             resolve: Duration::from_secs(1),
             connect: Duration::from_secs(10),
@@ -106,12 +142,13 @@ impl<S: Counted> Rig<S> {
             retry_count: 7,
             rnr_retry_count: 7,
         };
-        let control = Control::new(wire, vec![near_link, far_link], timing)?;
+        let control = Control::new(fabric, vec![near_link, far_link], timing)?;
         let mut rig = Self {
             control,
             near,
             far,
             now: Nanos(1_000_000_000),
+            _names: names,
         };
         rig.connect(size.connections as usize)?;
         Ok(rig)
@@ -119,16 +156,17 @@ impl<S: Counted> Rig<S> {
 
     fn connect(&mut self, connections: usize) -> Fallible<()> {
         let at = Endpoint::Shm("far".into());
-        let offer = Offer {
+        let offer = |worker| Offer {
             access: Access::REMOTE_WRITE,
+            worker: Some(worker),
             ..Offer::default()
         };
-        self.control.listen(&at, Welcome::from(offer))?;
+        self.control.listen(&at, Welcome::from(offer(FAR_WORKER)))?;
         let mut made = 0;
         while made < connections {
             let next = connections.min(made + CONNECT_BATCH);
             for _ in made..next {
-                self.control.connect(&at, offer)?;
+                self.control.connect(&at, offer(NEAR_WORKER))?;
             }
             made = next;
             self.turn_until("connect", |rig| {
@@ -150,7 +188,12 @@ impl<S: Counted> Rig<S> {
         while self.control.take_notice().is_some() {}
     }
 
-    fn turn_until(&mut self, what: &str, done: impl Fn(&mut Self) -> bool) -> Fallible<()> {
+    /// Turns everything until that is so.
+    pub(crate) fn turn_until(
+        &mut self,
+        what: &str,
+        done: impl Fn(&mut Self) -> bool,
+    ) -> Fallible<()> {
         for _ in 0..PATIENCE {
             self.turn_all();
             if done(self) {
@@ -193,6 +236,13 @@ impl<S: Counted> Rig<S> {
         counted(&mut self.near.worker, now);
     }
 
+    /// One turn of the near side, counted as far as its service is asked for work of its own.
+    pub(crate) fn turn_counted_to_service(&mut self) {
+        let now = self.tick();
+        toggle_counting();
+        self.near.worker.turn(now);
+    }
+
     /// One turn of the peer.
     pub(crate) fn turn_far(&mut self) {
         let now = self.tick();
@@ -217,23 +267,23 @@ impl<S: Counted> Rig<S> {
 
 /// Never inlined: what the caller does stays outside.
 #[inline(never)]
-fn counted<S: Service>(worker: &mut Worker<Wire, S>, now: Nanos) {
+fn counted<F: Fabric, S: Service>(worker: &mut Worker<F, S>, now: Nanos) {
     toggle_counting();
     worker.turn(now);
     toggle_counting();
 }
 
-fn side<S: Service>(
-    wire: &mut Wire,
+fn side<F: Fabric, S: Service>(
+    fabric: &mut F,
     number: u16,
     name: &str,
     size: Size,
     service: S,
-) -> Fallible<(Side<S>, WorkerLink<Wire>)> {
-    let mut devices = wire.devices().into_iter();
-    let device = devices.find(|d| Wire::limits(d).name == name);
-    let device = device.ok_or("the wire has no such device")?;
-    let (cq, lane, grant) = wire.create_lane(
+) -> Fallible<(Side<F, S>, WorkerLink<F>)> {
+    let mut devices = fabric.devices().into_iter();
+    let device = devices.find(|d| F::limits(d).name == name);
+    let device = device.ok_or("the fabric has no such device")?;
+    let (cq, lane, grant) = fabric.create_lane(
         &device,
         &LaneSpec {
             cq_depth: 2 * size.connections * size.depth,

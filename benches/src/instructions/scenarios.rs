@@ -4,8 +4,10 @@
 //! come in a multiple of every batch of the engine's, so that what is amortised comes out whole.
 
 use crate::lane::count_replies_of;
-use crate::rig::{Counted, Fallible, PAYLOAD, Rig, Size};
-use crate::valgrind::{start_instrumentation, stop_instrumentation};
+use crate::rig::{Counted, Fallible, Field, PAYLOAD, Rig, Size};
+use crate::valgrind::{start_instrumentation, stop_instrumentation, toggle_counting};
+use crate::wire::Wire;
+use spinwire::fabric::shm::Shm;
 use spinwire::types::RemoteRegion;
 use spinwire::worker::{Completed, ConnId, Io, Message, Peer, Service, Token, Turn};
 
@@ -26,64 +28,138 @@ pub(crate) struct Scenario {
     pub(crate) what: &'static str,
     /// Instructions an operation.
     pub(crate) target: Option<f64>,
+    /// Of them, in a lane of the engine's own.
+    pub(crate) lane_target: Option<f64>,
     run: fn(u32) -> Fallible<u64>,
 }
 
 /// In the order of the table.
-pub(crate) const SCENARIOS: [Scenario; 9] = [
+pub(crate) const SCENARIOS: [Scenario; 18] = [
     Scenario {
         name: "idle",
         what: "a turn that finds nothing, 1 connection",
         target: Some(60.0),
-        run: |rounds| idle(1, rounds),
+        lane_target: None,
+        run: |rounds| idle::<Wire>(1, rounds),
     },
     Scenario {
         name: "idle-1024",
         what: "the same, 1,024 connections on one CQ",
         target: Some(60.0),
-        run: |rounds| idle(1024, rounds),
+        lane_target: None,
+        run: |rounds| idle::<Wire>(1024, rounds),
     },
     Scenario {
         name: "reply",
         what: "from a polled message to the doorbell of its answer",
         target: Some(150.0),
-        run: reply,
+        lane_target: None,
+        run: reply::<Wire>,
     },
     Scenario {
         name: "echo",
         what: "message, answer, last answer's completion, receives reposted",
         target: None,
-        run: |rounds| echo(1, rounds),
+        lane_target: None,
+        run: |rounds| echo::<Wire>(1, rounds),
     },
     Scenario {
         name: "echo-16",
         what: "the same for each of 16 messages in a batch",
         target: None,
-        run: |rounds| echo(BURST, rounds),
+        lane_target: None,
+        run: |rounds| echo::<Wire>(BURST, rounds),
     },
     Scenario {
         name: "receive",
         what: "a message to the handler that drops it, receives reposted",
         target: None,
-        run: receive,
+        lane_target: None,
+        run: |rounds| receive::<Wire>(1, rounds),
     },
     Scenario {
         name: "send",
         what: "8 B: buffer, send, doorbell, completion, buffer back",
         target: Some(250.0),
-        run: |rounds| post(1, None, rounds),
+        lane_target: None,
+        run: |rounds| post::<Wire>(1, None, rounds),
     },
     Scenario {
         name: "write",
         what: "the same with an RDMA WRITE of 8 B",
         target: None,
-        run: |rounds| post(1, Some(Write), rounds),
+        lane_target: None,
+        run: |rounds| post::<Wire>(1, Some(Write), rounds),
     },
     Scenario {
         name: "send-16",
         what: "8 B, each of 16 behind one doorbell",
         target: None,
-        run: |rounds| post(BURST, None, rounds),
+        lane_target: None,
+        run: |rounds| post::<Wire>(BURST, None, rounds),
+    },
+    Scenario {
+        name: "shm-idle",
+        what: "over shared memory: a turn that finds nothing, 1 connection, 1 ring read",
+        target: Some(64.0),
+        lane_target: None,
+        run: |rounds| idle::<Shm>(1, rounds),
+    },
+    Scenario {
+        name: "shm-idle-1024",
+        what: "the same, 1,024 connections, of which 80 rings are read",
+        target: Some(60.0 + 4.0 * 80.0),
+        lane_target: None,
+        run: |rounds| idle::<Shm>(1024, rounds),
+    },
+    Scenario {
+        name: "shm-reply",
+        what: "from a message in the inbox to its answer in the peer's",
+        target: None,
+        lane_target: None,
+        run: reply_by_turn::<Shm>,
+    },
+    Scenario {
+        name: "shm-echo",
+        what: "message, answer, last answer's completion, receives reposted",
+        target: None,
+        lane_target: None,
+        run: |rounds| echo::<Shm>(1, rounds),
+    },
+    Scenario {
+        name: "shm-receive",
+        what: "a message to the handler that drops it, receives reposted",
+        target: None,
+        lane_target: None,
+        run: |rounds| receive::<Shm>(1, rounds),
+    },
+    Scenario {
+        name: "shm-receive-16",
+        what: "8 B, each of 16 in a batch",
+        target: None,
+        lane_target: Some(100.0),
+        run: |rounds| receive::<Shm>(BURST, rounds),
+    },
+    Scenario {
+        name: "shm-send",
+        what: "8 B: buffer, send, in the peer's inbox, completion, buffer back",
+        target: None,
+        lane_target: None,
+        run: |rounds| post::<Shm>(1, None, rounds),
+    },
+    Scenario {
+        name: "shm-send-16",
+        what: "8 B, each of 16 in one post",
+        target: None,
+        lane_target: Some(100.0),
+        run: |rounds| post::<Shm>(BURST, None, rounds),
+    },
+    Scenario {
+        name: "shm-write",
+        what: "8 B: buffer, RDMA WRITE, completion, buffer back",
+        target: None,
+        lane_target: None,
+        run: |rounds| post::<Shm>(1, Some(Write), rounds),
     },
 ];
 
@@ -103,10 +179,10 @@ impl Scenario {
 }
 
 /// Warms up, then runs the rounds of which some turns are counted.
-fn rounds<S: Counted>(
-    rig: &mut Rig<S>,
+fn rounds<F: Field, S: Counted>(
+    rig: &mut Rig<F, S>,
     rounds: u32,
-    mut round: impl FnMut(&mut Rig<S>, fn(&mut Rig<S>)),
+    mut round: impl FnMut(&mut Rig<F, S>, fn(&mut Rig<F, S>)),
 ) {
     for _ in 0..WARM_UP {
         round(rig, Rig::turn);
@@ -133,6 +209,8 @@ fn expect(what: &str, happened: u64, wanted: u64) -> Fallible<()> {
 #[derive(Debug, Default)]
 struct Answering<const ECHO: bool> {
     connections: usize,
+    /// The count ends when the messages of a turn are answered.
+    counts_answer: bool,
 }
 
 impl<const ECHO: bool> Counted for Answering<ECHO> {
@@ -151,11 +229,17 @@ impl<const ECHO: bool> Service for Answering<ECHO> {
             assert!(sent.is_ok(), "the queue has room");
         }
     }
+    fn turn(&mut self, _: &mut Io<'_>) -> Turn {
+        if std::mem::take(&mut self.counts_answer) {
+            toggle_counting();
+        }
+        Turn::Idle
+    }
 }
 
-fn idle(connections: u32, count: u32) -> Fallible<u64> {
+fn idle<F: Field>(connections: u32, count: u32) -> Fallible<u64> {
     let depth = 4;
-    let mut rig = Rig::new(Size { connections, depth }, Answering::<false>::default())?;
+    let mut rig = Rig::<F, _>::new(Size { connections, depth }, Answering::<false>::default())?;
     rounds(&mut rig, count, |rig, turn| turn(rig));
     rig.end()?;
     Ok(count.into())
@@ -166,8 +250,8 @@ const ONE: Size = Size {
     depth: DEPTH,
 };
 
-fn echo(burst: u32, count: u32) -> Fallible<u64> {
-    let mut rig = Rig::new(ONE, Answering::<true>::default())?;
+fn echo<F: Field>(burst: u32, count: u32) -> Fallible<u64> {
+    let mut rig = Rig::<F, _>::new(ONE, Answering::<true>::default())?;
     rounds(&mut rig, count, |rig, turn| {
         rig.far().to_send = burst;
         rig.turn_far();
@@ -180,8 +264,8 @@ fn echo(burst: u32, count: u32) -> Fallible<u64> {
     Ok(u64::from(burst) * u64::from(count))
 }
 
-fn reply(count: u32) -> Fallible<u64> {
-    let mut rig = Rig::new(ONE, Answering::<true>::default())?;
+fn reply<F: Field>(count: u32) -> Fallible<u64> {
+    let mut rig = Rig::<F, _>::new(ONE, Answering::<true>::default())?;
     let mut left = count + 2 * WARM_UP;
     rounds(&mut rig, count, |rig, _| {
         rig.far().to_send = 1;
@@ -201,15 +285,41 @@ fn reply(count: u32) -> Fallible<u64> {
     Ok(count.into())
 }
 
-fn receive(count: u32) -> Fallible<u64> {
-    let mut rig = Rig::new(ONE, Answering::<false>::default())?;
-    rounds(&mut rig, count, |rig, turn| {
+/// As [`reply`], where the lane does not tell when a message has come and an answer goes: the turn is
+/// counted as far as its answers are posted.
+fn reply_by_turn<F: Field>(count: u32) -> Fallible<u64> {
+    let mut rig = Rig::<F, _>::new(ONE, Answering::<true>::default())?;
+    let mut left = count + 2 * WARM_UP;
+    rounds(&mut rig, count, |rig, _| {
         rig.far().to_send = 1;
+        rig.turn_far();
+        if left <= count {
+            rig.near().counts_answer = true;
+            rig.turn_counted_to_service();
+        } else {
+            rig.turn();
+        }
+        left -= 1;
+        // The answer is taken, and its completion is out of the way before the next message.
+        rig.turn_far();
+        rig.turn_far();
+        rig.turn();
+    });
+    let all = u64::from(count + 2 * WARM_UP);
+    expect("answers came", rig.far().received, all)?;
+    rig.end()?;
+    Ok(count.into())
+}
+
+fn receive<F: Field>(burst: u32, count: u32) -> Fallible<u64> {
+    let mut rig = Rig::<F, _>::new(ONE, Answering::<false>::default())?;
+    rounds(&mut rig, count, |rig, turn| {
+        rig.far().to_send = burst;
         rig.turn_far();
         turn(rig);
     });
     rig.end()?;
-    Ok(count.into())
+    Ok(u64::from(burst) * u64::from(count))
 }
 
 /// Marks the scenario that writes.
@@ -273,7 +383,7 @@ impl Service for Posting {
     }
 }
 
-fn post(burst: u32, write: Option<Write>, count: u32) -> Fallible<u64> {
+fn post<F: Field>(burst: u32, write: Option<Write>, count: u32) -> Fallible<u64> {
     let service = Posting {
         conn: None,
         burst: 0,
@@ -281,21 +391,26 @@ fn post(burst: u32, write: Option<Write>, count: u32) -> Fallible<u64> {
         completed: 0,
         to: None,
     };
-    let mut rig = Rig::new(ONE, service)?;
+    let mut rig = Rig::<F, _>::new(ONE, service)?;
     let memory = rig.expose(PAYLOAD.len())?;
     if write.is_some() {
         rig.near().to = memory.remote_region(0);
     }
     rig.near().burst = burst;
     rig.turn();
+    // The peer may have to be asked for its memory.
+    rig.turn_until("post", |rig| rig.near().completed > 0)?;
+    rig.turn_far();
+    rig.turn_far();
     let before = rig.near().completed;
-    expect("operations were done early", before, 0)?;
     rounds(&mut rig, count, |rig, turn| {
         turn(rig);
+        // It takes what has come, and tells so.
+        rig.turn_far();
         rig.turn_far();
     });
     let all = u64::from(burst) * u64::from(count + 2 * WARM_UP);
-    expect("operations were done", rig.near().completed, all)?;
+    expect("operations were done", rig.near().completed - before, all)?;
     if write.is_some() {
         let mut bytes = [0; PAYLOAD.len()];
         memory.copy_out(0, &mut bytes)?;
