@@ -43,6 +43,25 @@ impl PlainWc {
         }
     }
 
+    /// A work request that succeeded.
+    #[inline(always)]
+    pub(super) const fn succeeded(
+        wr_id: u64,
+        qp: QpNum,
+        (opcode, len, note): (WcOpcode, u32, Note),
+    ) -> Self {
+        Self {
+            wr_id,
+            status: WcStatus::Success,
+            opcode,
+            len,
+            note,
+            qp,
+            vendor: 0,
+        }
+    }
+
+    #[inline]
     fn defined<T>(&self, value: T) -> T {
         debug_assert!(
             self.is_success(),
@@ -54,27 +73,35 @@ impl PlainWc {
 }
 
 impl WorkCompletion for PlainWc {
+    #[inline]
     fn wr_id(&self) -> u64 {
         self.wr_id
     }
+    #[inline]
     fn status(&self) -> WcStatus {
         self.status
     }
+    #[inline]
     fn is_success(&self) -> bool {
         self.status == WcStatus::Success
     }
+    #[inline]
     fn opcode(&self) -> WcOpcode {
         self.defined(self.opcode)
     }
+    #[inline]
     fn byte_len(&self) -> u32 {
         self.defined(self.len)
     }
+    #[inline]
     fn note(&self) -> Note {
         self.defined(self.note)
     }
+    #[inline]
     fn qp_num(&self) -> QpNum {
         self.qp
     }
+    #[inline]
     fn vendor_err(&self) -> u32 {
         self.vendor
     }
@@ -101,6 +128,7 @@ fn pieces(wr: &SendWr, more: Option<&MoreSges>) -> impl Iterator<Item = (u64, u3
 }
 
 /// Bytes of the payload of an operation.
+#[inline]
 pub(super) fn payload_bytes(wr: &SendWr, more: Option<&MoreSges>) -> usize {
     pieces(wr, more).map(|(_, len)| len as usize).sum()
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!  push ─► completions ─► take ─► what it retires, for the lane to give back
 //!    └─ armed: the first push signals the lane's own event
+//!  poll ─► Sink: what completes while nothing waits goes to the caller at once, and is retired
 //! ```
 //! `taken` counts the places that are promised: no work request is taken that could not complete. All
 //! memory is taken when the queue is made. Imported by the files of the datapath.
@@ -31,6 +32,39 @@ pub(super) enum Retires {
 pub(super) struct Completed {
     pub(super) wc: PlainWc,
     pub(super) retires: Retires,
+}
+
+/// Where a poll wants its completions. Only what nothing waits before may go there.
+#[derive(Debug)]
+pub(super) struct Sink<'a> {
+    into: &'a mut [PlainWc],
+    filled: usize,
+}
+
+impl<'a> Sink<'a> {
+    #[inline]
+    pub(super) fn new(into: &'a mut [PlainWc]) -> Self {
+        Self { into, filled: 0 }
+    }
+
+    /// Takes none: all completions wait in the CQ.
+    #[inline]
+    pub(super) fn none() -> Self {
+        Self::new(&mut [])
+    }
+
+    #[inline]
+    pub(super) fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// The place of the next completion.
+    #[inline(always)]
+    pub(super) fn place(&mut self) -> Option<&mut PlainWc> {
+        let place = self.into.get_mut(self.filled)?;
+        self.filled += 1;
+        Some(place)
+    }
 }
 
 /// A completion queue, and the receives that its QPs share.
@@ -69,6 +103,29 @@ impl Cq {
         self.completions.len()
     }
 
+    /// Places that can be promised.
+    #[inline]
+    pub(super) fn room(&self) -> u64 {
+        self.depth - self.taken
+    }
+
+    /// Promises so many places of the [`room`](Self::room) that there is.
+    #[inline]
+    pub(super) fn promise_all(&mut self, places: u64) {
+        debug_assert!(places <= self.room());
+        self.taken += places;
+    }
+
+    /// The place of a completion that need not wait, whom the poll that is under way gives it to.
+    #[inline(always)]
+    pub(super) fn direct<'s>(&self, sink: &'s mut Sink<'_>) -> Option<&'s mut PlainWc> {
+        if self.completions.is_empty() {
+            sink.place()
+        } else {
+            None
+        }
+    }
+
     /// Promises a place; false where there is none.
     #[inline]
     pub(super) fn promise(&mut self) -> bool {
@@ -87,7 +144,7 @@ impl Cq {
         room
     }
 
-    #[inline]
+    #[inline(never)]
     pub(super) fn push(&mut self, completed: Completed) {
         debug_assert!((self.completions.len() as u64) < self.depth);
         self.completions.push_back(completed);

@@ -2,34 +2,34 @@
 //!
 //! ```text
 //!  post_send ─► execute at once, or keep          poll ─► adopt what control told, if it did
-//!  post_recv ─► enqueue                                ─► hot QPs, and a share of the others: acks,
-//!  arm ─► publish, say so to the peers, look again        what waits, what came ─► completions
+//!  post_recv ─► enqueue                                ─► of the hot QPs and a share of the others (roster)
+//!  arm ─► publish, say so to the peers, look again        those that are due: what came, acks, what waits
+//!                                                         ─► completions, into the caller's array
 //! ```
 //! A turn in which nothing changed takes no lock, makes no system call and allocates nothing. What looks
 //! at registered memory is inside the lane's turnstile. Imported by mod.
 
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+#![allow(unsafe_code, reason = "watches words of the inlets of its QPs")]
 
-use super::cq::{Cq, Retires};
+use super::cq::{Cq, Retires, Sink};
 use super::handles::ShmQp;
+use super::inbox::Due;
 use super::link::{Change, Grave, LaneLink, Step};
 use super::qp::{Ground, Phase, QpState};
 use super::registry::Registry;
+use super::roster::Roster;
 use super::switchboard::Switchboard;
 use crate::fabric::plain::{PlainWc, refuse_binds};
-use crate::fabric::{Lane, MoreSges, PostFailure, RecvWr, SendWr, WcStatus};
+use crate::fabric::{Lane, MoreSges, PostFailure, RecvWr, SendOp, SendWr, WcStatus};
 use crate::sys::bell::Rung;
 use crate::sys::clock::Clock;
 use crate::sys::epoll::Events;
 use crate::sys::turnstile::Turnstile;
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-
-/// QPs that every poll looks after. Of the others it is one in [`SHARE`].
-const HOT: usize = 16;
-/// Polls in which all the others have had their turn.
-const SHARE: usize = 16;
 
 /// The worker's half of a lane.
 pub struct ShmLane {
@@ -37,13 +37,8 @@ pub struct ShmLane {
     turnstile: Turnstile,
     ground: Ground,
     qps: Vec<Option<Box<QpState>>>,
-    /// Places of QPs that are here.
-    live: Vec<usize>,
-    /// Of those that were active last, if there are more than fit.
-    hot: Vec<usize>,
-    hand: usize,
-    /// The next of the others, in `live`.
-    next: usize,
+    /// Those that are here. A QP that goes leaves it before its inlet does.
+    roster: Roster,
     /// Inlets say that this lane sleeps.
     asleep: bool,
     /// Emptied by each use.
@@ -54,7 +49,7 @@ pub struct ShmLane {
 impl fmt::Debug for ShmLane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ShmLane")
-            .field("qps", &self.live.len())
+            .field("qps", &self.roster.len())
             .field("waiting", &self.ground.cq.waiting())
             .finish_non_exhaustive()
     }
@@ -79,10 +74,7 @@ impl ShmLane {
             },
             link,
             qps: Vec::new(),
-            live: Vec::new(),
-            hot: Vec::with_capacity(HOT),
-            hand: 0,
-            next: 0,
+            roster: Roster::default(),
             asleep: false,
             changes: Vec::new(),
             events: Events::new(),
@@ -106,8 +98,7 @@ impl ShmLane {
                     self.qps.resize_with(index + 1, || None);
                 }
                 self.qps[index] = Some(qp);
-                self.live.push(index);
-                self.touch(index);
+                self.roster.add(index);
                 continue;
             }
             let Some(qp) = self.qps.get_mut(index).and_then(Option::as_mut) else {
@@ -131,7 +122,7 @@ impl ShmLane {
                         qp.phase = Phase::Ready;
                     }
                     qp.ring();
-                    self.touch(index);
+                    self.look_after(index);
                 }
                 Step::Error => qp.fail(&mut self.ground),
                 Step::Region(rkey, region) => {
@@ -140,10 +131,10 @@ impl ShmLane {
                         self.link.bury(Grave::Region(Box::new(gone)), None);
                         self.ground.control.buried();
                     }
-                    self.touch(index);
+                    self.look_after(index);
                 }
                 Step::Lost => {
-                    qp.settle(&mut self.ground);
+                    qp.settle(&mut self.ground, &mut Sink::none());
                     let asks = qp.peer.as_ref().is_some_and(|peer| peer.is_asked());
                     if asks && qp.sends.is_outstanding() {
                         qp.fail_send(&mut self.ground, WcStatus::RetryExceeded);
@@ -165,71 +156,113 @@ impl ShmLane {
             self.ground.cq.retire_shared();
         }
         self.ground.cq.orphan(index, qp.in_cq());
-        self.live.retain(|live| *live != index);
-        self.hot.retain(|hot| *hot != index);
-        self.hand = 0;
-        self.next = 0;
+        self.roster.remove(index);
         self.link.bury(Grave::Qp(qp), Some(index));
         self.ground.control.buried();
     }
 
-    /// A QP is active: every poll looks after it.
-    #[inline]
-    fn touch(&mut self, index: usize) {
-        if self.live.len() <= HOT || self.hot.contains(&index) {
-            return;
-        }
-        if self.hot.len() < HOT {
-            self.hot.push(index);
-        } else {
-            self.hot[self.hand] = index;
-            self.hand = (self.hand + 1) % HOT;
-        }
+    /// The next polls look after a QP.
+    fn look_after(&mut self, index: usize) {
+        self.roster.touch(index);
+        self.roster.expect(index, Due::NOW);
     }
 
-    /// Looks after one QP; true if something has happened.
-    #[inline]
-    fn attend(&mut self, index: usize) -> bool {
+    /// Looks after the QP at a place of the roster; true if something has happened.
+    #[inline(always)]
+    fn attend(&mut self, position: usize, sink: &mut Sink<'_>) -> bool {
+        let index = self.roster.at(position);
         let Some(qp) = self.qps.get_mut(index).and_then(Option::as_mut) else {
             return false;
         };
-        if qp.phase == Phase::Error {
-            return false;
-        }
-        // What the last turn has taken, if no message has carried the word.
-        qp.publish();
-        let came = qp.receive(&mut self.ground);
-        let went = qp.attend_sends(&mut self.ground);
-        qp.ring();
-        came || went
+        let happened = qp.attend(&mut self.ground, sink);
+        // SAFETY: `due` requires that the QP lives as long as the roster looks: `forget` takes it off
+        // the roster first.
+        let due = unsafe { qp.due() };
+        self.roster.expect(index, due);
+        happened
     }
 
-    /// Looks after the hot QPs, and after a share of the others.
-    #[inline]
-    fn progress(&mut self) {
+    /// Looks after the QPs that are due among the hot ones and the others whose turn it is, none of which
+    /// is before `first`.
+    #[inline(always)]
+    fn progress(&mut self, first: usize, others: Range<usize>, sink: &mut Sink<'_>) {
         self.turnstile.enter();
-        if self.live.len() <= HOT {
-            for n in 0..self.live.len() {
-                self.attend(self.live[n]);
+        for position in first..self.roster.hot().end {
+            if self.roster.is_due(position) {
+                self.attend(position, sink);
             }
-        } else {
-            self.progress_of_many();
+        }
+        if !others.is_empty() {
+            self.progress_of_others(first, others, sink);
         }
         self.turnstile.leave();
     }
 
     #[inline(never)]
-    fn progress_of_many(&mut self) {
-        for n in 0..self.hot.len() {
-            self.attend(self.hot[n]);
-        }
-        for _ in 0..self.live.len().div_ceil(SHARE) {
-            self.next = (self.next + 1) % self.live.len();
-            let index = self.live[self.next];
-            if !self.hot.contains(&index) && self.attend(index) {
-                self.touch(index);
+    fn progress_of_others(&mut self, first: usize, others: Range<usize>, sink: &mut Sink<'_>) {
+        let mut from = others.start.max(first);
+        while let Some(position) = self.roster.first_due(from..others.end) {
+            let index = self.roster.at(position);
+            if self.attend(position, sink) {
+                self.roster.touch(index);
             }
+            from = position + 1;
         }
+    }
+
+    /// A poll that finds something, at `first` or behind it.
+    #[inline(never)]
+    fn poll_due(&mut self, into: &mut [PlainWc], first: usize, others: Range<usize>) -> usize {
+        if into.is_empty() {
+            return 0;
+        }
+        let mut sink = Sink::new(into);
+        self.progress(first, others, &mut sink);
+        let filled = sink.filled();
+        if self.ground.cq.waiting() > 0 {
+            return filled + self.take(&mut into[filled..]);
+        }
+        filled
+    }
+
+    /// A poll of more QPs than are hot.
+    #[inline(never)]
+    fn poll_many(&mut self, into: &mut [PlainWc]) -> usize {
+        let hot = self.roster.first_due(self.roster.hot());
+        let others = self.roster.others();
+        match hot.or_else(|| self.roster.first_due(others.clone())) {
+            Some(first) => self.poll_due(into, first, others),
+            None => 0,
+        }
+    }
+
+    /// A poll when there is more to do than to look for cells.
+    #[cold]
+    #[inline(never)]
+    fn poll_all(&mut self, into: &mut [PlainWc]) -> usize {
+        if self.link.has_changes() {
+            self.adopt();
+        }
+        if self.ground.cq.waiting() < into.len() {
+            let others = self.roster.others();
+            self.progress(0, others, &mut Sink::none());
+        }
+        if self.asleep {
+            self.stay_awake();
+        }
+        self.take(into)
+    }
+
+    /// Takes completions that wait.
+    fn take(&mut self, into: &mut [PlainWc]) -> usize {
+        for (n, slot) in into.iter_mut().enumerate() {
+            let Some(done) = self.ground.cq.take() else {
+                return n;
+            };
+            *slot = done.wc;
+            self.retire(done.retires);
+        }
+        into.len()
     }
 
     /// Gives back the room of a completion that is polled.
@@ -283,6 +316,28 @@ fn refusal(posted: usize, errno: i32) -> PostFailure {
     PostFailure { posted, errno }
 }
 
+/// Posts the work requests of a chain behind its first `done`.
+#[inline(never)]
+fn post_each(
+    state: &mut QpState,
+    ground: &mut Ground,
+    chain: &[SendWr],
+    more: &[MoreSges],
+    done: usize,
+) -> Result<(), PostFailure> {
+    let mut outcome = Ok(());
+    for (posted, wr) in chain.iter().enumerate().skip(done) {
+        if let Err(errno) = state.post(ground, wr, more.get(posted)) {
+            outcome = Err(refusal(posted, errno));
+            break;
+        }
+    }
+    if state.phase == Phase::Error {
+        state.flush(ground);
+    }
+    outcome
+}
+
 impl Lane for ShmLane {
     type Qp = ShmQp;
     type Wc = PlainWc;
@@ -291,24 +346,18 @@ impl Lane for ShmLane {
         PlainWc::BLANK
     }
 
+    #[inline]
     fn poll(&mut self, into: &mut [PlainWc]) -> usize {
-        if self.link.has_changes() {
-            self.adopt();
+        if self.link.has_changes() || self.asleep || self.ground.cq.waiting() > 0 {
+            return self.poll_all(into);
         }
-        if self.ground.cq.waiting() < into.len() {
-            self.progress();
+        if !self.roster.is_small() {
+            return self.poll_many(into);
         }
-        if self.asleep {
-            self.stay_awake();
+        match self.roster.first_of_few() {
+            Some(first) => self.poll_due(into, first, 0..0),
+            None => 0,
         }
-        for (n, slot) in into.iter_mut().enumerate() {
-            let Some(done) = self.ground.cq.take() else {
-                return n;
-            };
-            *slot = done.wc;
-            self.retire(done.retires);
-        }
-        into.len()
     }
 
     fn post_send(
@@ -317,7 +366,11 @@ impl Lane for ShmLane {
         chain: &[SendWr],
         more: &[MoreSges],
     ) -> Result<(), PostFailure> {
-        refuse_binds(chain)?;
+        let is_plain = |wr: &SendWr| matches!(wr.op, SendOp::Send) && wr.more == 0;
+        let plain = chain.iter().all(is_plain);
+        if !plain {
+            refuse_binds(chain)?;
+        }
         if self.link.has_changes() {
             self.adopt();
         }
@@ -327,21 +380,23 @@ impl Lane for ShmLane {
         };
         let mut outcome = Ok(());
         self.turnstile.enter();
-        for (posted, wr) in chain.iter().enumerate() {
-            if let Err(errno) = state.post(&mut self.ground, wr, more.get(posted)) {
-                outcome = Err(refusal(posted, errno));
-                break;
-            }
-        }
-        if state.phase == Phase::Error {
-            state.flush(&mut self.ground);
+        let done = if plain {
+            state.post_plain(&mut self.ground, chain)
+        } else {
+            0
+        };
+        if done < chain.len() {
+            outcome = post_each(state, &mut self.ground, chain, more, done);
         }
         self.turnstile.leave();
         state.ring();
+        // SAFETY: as in `attend`.
+        let due = unsafe { state.due() };
+        self.roster.touch(index);
+        self.roster.expect(index, due);
         if self.asleep {
             self.stay_awake();
         }
-        self.touch(index);
         outcome
     }
 
@@ -365,10 +420,10 @@ impl Lane for ShmLane {
             state.flush(&mut self.ground);
         } else if state.starved {
             self.turnstile.enter();
-            state.receive(&mut self.ground);
+            state.receive(&mut self.ground, &mut Sink::none());
             self.turnstile.leave();
             state.ring();
-            self.touch(index);
+            self.look_after(index);
         }
         outcome
     }
@@ -404,8 +459,8 @@ impl Lane for ShmLane {
         }
         // What came before the peers knew: it wakes the lane by completing.
         self.turnstile.enter();
-        for n in 0..self.live.len() {
-            self.attend(self.live[n]);
+        for position in 0..self.roster.len() {
+            self.attend(position, &mut Sink::none());
         }
         self.turnstile.leave();
         if self.link.has_changes() {

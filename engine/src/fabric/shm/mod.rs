@@ -39,7 +39,9 @@ mod peer;
 mod piece;
 mod qp;
 mod receive;
+mod receives;
 mod registry;
+mod roster;
 mod send;
 mod switchboard;
 

@@ -107,6 +107,12 @@ impl SendQueue {
         self.next - self.retired < self.depth
     }
 
+    /// So many more have room.
+    #[inline]
+    pub(super) fn room(&self) -> u64 {
+        self.depth - (self.next - self.retired)
+    }
+
     /// Nothing that was posted before waits to be executed.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
@@ -148,6 +154,47 @@ impl SendQueue {
             signalled: wr.signalled,
         };
         self.next += 1;
+    }
+
+    /// Puts a SEND on a free queue that is executed already, to be said by [`all_sent`](Self::all_sent)
+    /// after the last: it completes when so many cells are taken.
+    #[inline(always)]
+    pub(super) fn push_sent(&mut self, wr: &SendWr, cell: u32) {
+        let at = self.at(self.next);
+        self.orders[at] = Order {
+            wr_id: wr.wr_id,
+            len: wr.len,
+            cell: Some(cell),
+            opcode: WcOpcode::Send,
+            signalled: wr.signalled,
+        };
+        self.next += 1;
+    }
+
+    /// All that was pushed is executed.
+    #[inline(always)]
+    pub(super) fn all_sent(&mut self) {
+        self.executed = self.next;
+    }
+
+    /// Completes what is executed in its order, as long as `is_done` with its cell, up to and with the
+    /// first that wants a word, which is given with its sequence number.
+    #[inline(always)]
+    pub(super) fn complete(&mut self, is_done: impl Fn(u32) -> bool) -> Option<(&Order, u64)> {
+        let mut sequence = self.done;
+        while sequence < self.executed {
+            let order = &self.orders[self.at(sequence)];
+            if order.cell.is_some_and(|cell| !is_done(cell)) {
+                break;
+            }
+            if order.signalled {
+                self.done = sequence + 1;
+                return Some((order, sequence));
+            }
+            sequence += 1;
+        }
+        self.done = sequence;
+        None
     }
 
     /// Keeps the send that was pushed last, for it must wait. Gives the place of its inline payload.

@@ -123,9 +123,14 @@ impl Peer {
     /// Something was pushed or published: if it sleeps, it is woken.
     #[inline]
     pub(super) fn ring(&self) {
-        if let Some(ringer) = &self.ringer
-            && self.outlet.peer_sleeps()
-        {
+        if let Some(ringer) = &self.ringer {
+            self.ring_if_asleep(ringer);
+        }
+    }
+
+    #[inline(never)]
+    fn ring_if_asleep(&self, ringer: &Ringer) {
+        if self.outlet.peer_sleeps() {
             // Who is gone needs no waking.
             let _ = ringer.ring();
         }

@@ -60,12 +60,12 @@ impl Piece {
         addr: u64,
         len: u32,
     ) -> Option<Self> {
-        let offset = addr.checked_sub(named)?;
-        let end = offset.checked_add(u64::from(len))?;
-        (end <= bytes).then_some(())?;
+        // Below `named` it wraps, and is far behind the end.
+        let offset = addr.wrapping_sub(named);
+        (offset <= bytes && u64::from(len) <= bytes - offset).then_some(())?;
         let offset = usize::try_from(offset).ok()?;
         // SAFETY: `add` requires that the result stays in the mapping or at its end:
-        // `offset <= end <= bytes`, which the caller promises to be mapped.
+        // `offset <= bytes`, which the caller promises to be mapped.
         let at = unsafe { base.add(offset) };
         Some(Self {
             at,
@@ -88,6 +88,7 @@ impl Piece {
     /// # Safety
     /// As many bytes can be written at `to`, no reference to them is used meanwhile, and they are none of
     /// the piece's.
+    #[inline]
     pub(super) unsafe fn copy_to(self, to: *mut u8, len: usize) {
         let len = len.min(self.len);
         // SAFETY: `copy_message` requires
@@ -97,17 +98,17 @@ impl Piece {
         unsafe { copy_message(self.at.as_ptr(), to, len) };
     }
 
-    /// Copies `len` bytes at `from` into the piece behind its first `offset`, as far as it goes.
+    /// Fills the piece with as many bytes as it has.
     ///
     /// # Safety
     /// As many bytes can be read at `from`, which are none of the piece's, and nobody uses a reference to
     /// those.
-    pub(super) unsafe fn copy_from(self, offset: usize, from: *const u8, len: usize) {
-        let place = self.rest(offset);
+    #[inline]
+    pub(super) unsafe fn fill_from(self, from: *const u8) {
         // SAFETY: `copy_message` requires
-        // - `len` bytes to read: the caller promises;
-        // - as many to write: the piece has them behind the offset; nobody has a reference to them.
-        unsafe { copy_message(from, place.at.as_ptr(), len.min(place.len)) };
+        // - bytes to read: the caller promises;
+        // - as many to write: they are the piece's; nobody has a reference to them.
+        unsafe { copy_message(from, self.at.as_ptr(), self.len) };
     }
 
     /// The 8 bytes at an aligned address, for atomics with the CPUs of this host.

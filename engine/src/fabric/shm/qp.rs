@@ -9,10 +9,13 @@
 //! takes a place in its queue and in the CQ from the post until a completion that retires it is polled,
 //! as with the queues of a NIC. Imports cq, inbox, peer, piece. Imported by send, receive, lane, link.
 
-use super::cq::{Completed, Cq, Retires};
-use super::inbox::Inlet;
+#![allow(unsafe_code, reason = "hands out the word that its inlet waits for")]
+
+use super::cq::{Completed, Cq, Retires, Sink};
+use super::inbox::{Due, Inlet};
 use super::orders::SendQueue;
 use super::peer::Peer;
+use super::receives::Receives;
 use super::registry::Registry;
 use super::switchboard::Switchboard;
 use crate::fabric::plain::PlainWc;
@@ -20,7 +23,6 @@ use crate::fabric::{Note, RecvWr, WcOpcode, WcStatus};
 use crate::sys::bell::Bell;
 use crate::sys::clock::Clock;
 use crate::types::{Nanos, QpNum};
-use std::collections::VecDeque;
 use std::num::NonZeroU8;
 use std::sync::Arc;
 
@@ -100,7 +102,7 @@ pub(super) struct QpState {
     pub(super) key: u64,
     pub(super) phase: Phase,
     pub(super) sends: SendQueue,
-    pub(super) receives: VecDeque<RecvWr>,
+    pub(super) receives: Receives,
     recv_depth: u32,
     receives_taken: u32,
     pub(super) shared: bool,
@@ -122,6 +124,8 @@ pub(super) struct QpState {
     pub(super) more: bool,
     /// There may be more to take than a turn does.
     pub(super) backlog: bool,
+    /// Turns that had messages, and did not look at what the peer publishes.
+    pub(super) unseen: u8,
 }
 
 impl QpState {
@@ -132,7 +136,7 @@ impl QpState {
             key: shape.key,
             phase: Phase::Init,
             sends: SendQueue::new(shape.send_depth, shape.inline_bytes),
-            receives: VecDeque::with_capacity(shape.recv_depth as usize),
+            receives: Receives::new(shape.recv_depth),
             recv_depth: shape.recv_depth,
             receives_taken: 0,
             shared: shape.shared,
@@ -147,6 +151,7 @@ impl QpState {
             wake: false,
             more: false,
             backlog: false,
+            unseen: 0,
         }
     }
 
@@ -157,7 +162,7 @@ impl QpState {
             return Err(libc::ENOMEM);
         }
         self.receives_taken += 1;
-        self.receives.push_back(*wr);
+        self.receives.push_back(wr);
         Ok(())
     }
 
@@ -172,7 +177,7 @@ impl QpState {
     }
 
     /// Completes a receive that was taken, with what it brought or how it failed.
-    #[inline]
+    #[inline(never)]
     pub(super) fn complete_receive(
         &mut self,
         cq: &mut Cq,
@@ -195,6 +200,28 @@ impl QpState {
             Retires::Receive { qp: self.index }
         };
         cq.push(Completed { wc, retires });
+    }
+
+    /// Completes a receive that was taken and has succeeded.
+    #[inline(always)]
+    pub(super) fn received(
+        &mut self,
+        cq: &mut Cq,
+        sink: &mut Sink<'_>,
+        wr_id: u64,
+        what: (WcOpcode, u32, Note),
+    ) {
+        if let Some(place) = cq.direct(sink) {
+            *place = PlainWc::succeeded(wr_id, self.number, what);
+            if self.shared {
+                cq.retire_shared();
+            } else {
+                cq.give_back(1);
+                self.retire_receive();
+            }
+            return;
+        }
+        self.complete_receive(cq, wr_id, Ok(what));
     }
 
     /// Completes the oldest send; without a word if it was to be so.
@@ -220,10 +247,47 @@ impl QpState {
         });
     }
 
+    /// When it is to be looked after: as soon as a cell comes, or in the next poll where it has more to do
+    /// than to wait for one.
+    ///
+    /// # Safety
+    /// The QP lives as long as the answer is asked.
+    #[inline]
+    pub(super) unsafe fn due(&self) -> Due {
+        if self.phase == Phase::Error {
+            return Due::NEVER;
+        }
+        if self.sends.is_outstanding() || self.inlet.owes_ack() || self.backlog {
+            return Due::NOW;
+        }
+        // SAFETY: `due` requires that the inlet lives: it is of the QP, which the caller promises.
+        unsafe { self.inlet.due() }
+    }
+
+    /// Looks after it; true if something has happened.
+    #[inline]
+    pub(super) fn attend(&mut self, ground: &mut Ground, sink: &mut Sink<'_>) -> bool {
+        if self.phase == Phase::Error {
+            return false;
+        }
+        self.backlog = false;
+        // What the last turn has taken, if no message has carried the word.
+        self.publish();
+        let came = self.inlet.has_come() && self.receive(ground, sink);
+        let went = if self.sends.is_outstanding() {
+            self.attend_sends(ground, sink, came)
+        } else {
+            self.more = false;
+            false
+        };
+        self.ring();
+        came || went
+    }
+
     /// A receive of its own has been polled.
     #[inline]
     pub(super) fn retire_receive(&mut self) {
-        self.receives_taken = self.receives_taken.saturating_sub(1);
+        self.receives_taken -= 1;
     }
 
     /// Places that it takes in its CQ.
@@ -232,12 +296,16 @@ impl QpState {
     }
 
     /// The oldest send ends so, and the QP with it.
+    #[cold]
+    #[inline(never)]
     pub(super) fn fail_send(&mut self, ground: &mut Ground, status: WcStatus) {
         self.complete_send(&mut ground.cq, status);
         self.fail(ground);
     }
 
     /// The message at the head of the inlet is not taken, for that reason; the QP ends.
+    #[cold]
+    #[inline(never)]
     pub(super) fn refuse(&mut self, ground: &mut Ground, why: NonZeroU8) {
         self.close(why);
         self.fail(ground);
@@ -253,6 +321,8 @@ impl QpState {
     }
 
     /// The peer wrote what no honest one writes: the connection is over, and control hears of it.
+    #[cold]
+    #[inline(never)]
     pub(super) fn broken(&mut self, ground: &mut Ground) {
         if self.phase != Phase::Error {
             ground.control.raise_fatal(self.number, "QP fatal");
@@ -261,6 +331,8 @@ impl QpState {
     }
 
     /// To the error state: everything posted is flushed, sends first.
+    #[cold]
+    #[inline(never)]
     pub(super) fn fail(&mut self, ground: &mut Ground) {
         self.phase = Phase::Error;
         self.starved = false;
@@ -271,6 +343,8 @@ impl QpState {
     }
 
     /// Flushes what is on the queues of a QP in error.
+    #[cold]
+    #[inline(never)]
     pub(super) fn flush(&mut self, ground: &mut Ground) {
         while self.sends.is_outstanding() {
             self.complete_send(&mut ground.cq, WcStatus::Flushed);

@@ -11,9 +11,11 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 #![allow(unsafe_code, reason = "plays the NIC: copies by address")]
 
+use super::cq::Sink;
 use super::inbox::{Head, What};
-use super::qp::{Filling, Ground, Phase, QpState, refusal};
+use super::qp::{Filling, Ground, QpState, refusal};
 use super::send::fault;
+use crate::fabric::plain::PlainWc;
 use crate::fabric::{Note, WcOpcode, WcStatus};
 use crate::limits::POLL_BATCH_MAX;
 
@@ -22,14 +24,29 @@ const RNR_FOR_EVER: u8 = 7;
 /// One RNR retry: code 12 of `min_rnr_timer` ([`crate::limits::MIN_RNR_TIMER`]).
 const RNR_PERIOD_NS: u64 = 640_000;
 
+/// How the head fared.
+enum Taken {
+    Yes,
+    /// There is no receive for it.
+    Waits,
+    /// It was the last: the QP is in error.
+    Ended,
+}
+
 impl QpState {
     /// Takes what has come, a batch at most; true if there was something.
     #[inline]
-    pub(super) fn receive(&mut self, ground: &mut Ground) -> bool {
+    pub(super) fn receive(&mut self, ground: &mut Ground, sink: &mut Sink<'_>) -> bool {
         self.backlog = false;
+        if self.deaf {
+            return false;
+        }
         for n in 0..POLL_BATCH_MAX {
-            if self.phase == Phase::Error || self.deaf {
-                return n > 0;
+            if self.take_short(ground, sink) {
+                continue;
+            }
+            if n > 0 && !self.inlet.has_come() {
+                return true;
             }
             let head = match self.inlet.peek() {
                 Ok(Some(head)) => head,
@@ -45,26 +62,86 @@ impl QpState {
                     return true;
                 }
                 // What a message answers has completed before it.
-                self.settle(ground);
+                if self.sends.is_executed() {
+                    self.settle(ground, sink);
+                }
             }
             let taken = match head.what() {
-                What::Message(note) => self.take_fragment(ground, head, note),
-                What::Written { imm, len } => self.take_notice(ground, head, imm, len),
+                What::Message(note) => self.take_fragment(ground, sink, head, note),
+                What::Written { imm, len } => self.take_notice(ground, sink, head, imm, len),
                 What::Fault(code) => {
                     self.consume(head);
                     if code == fault::ACCESS {
                         ground.control.raise_fatal(self.number, "QP access error");
                     }
                     self.fail(ground);
-                    true
+                    Taken::Ended
                 }
             };
-            if !taken {
-                return n > 0;
+            match taken {
+                Taken::Yes => {}
+                Taken::Waits => return n > 0,
+                Taken::Ended => return true,
             }
         }
         self.backlog = true;
         true
+    }
+
+    /// Takes a message that is whole in its cell, into a receive of the QP's own. False if that is not what
+    /// has come, or something is wrong with it.
+    #[inline(always)]
+    fn take_short(&mut self, ground: &mut Ground, sink: &mut Sink<'_>) -> bool {
+        let Some(short) = self.inlet.peek_short() else {
+            return false;
+        };
+        // None where the lane's QPs share them.
+        let Some(wr) = self.receives.front() else {
+            return false;
+        };
+        let (wr_id, len) = (wr.wr_id, short.len());
+        if len > wr.len {
+            return false;
+        }
+        let Ok(place) = ground.registry.local(wr.lkey, wr.addr, len, true) else {
+            return false;
+        };
+        if let Some(peer) = &mut self.peer {
+            if peer.outlet.note_ack(short.ack()).is_err() {
+                return false;
+            }
+            // What a message answers has completed before it.
+            if self.sends.is_executed() {
+                self.settle(ground, sink);
+            }
+        }
+        // SAFETY: `fill_from` requires
+        // - as many bytes to read as the place has: it was made for `len`, or none, and the inlet has
+        //   so many;
+        // - that nobody uses a reference to the place: it is memory that was posted, which its owner
+        //   keeps out of reach until it completes.
+        unsafe { place.fill_from(short.payload()) };
+        self.receives.advance();
+        self.feed();
+        if self.inlet.consume_short() {
+            self.wake = true;
+        }
+        let Some(place) = ground.cq.direct(sink) else {
+            self.short_waits(ground, wr_id, len);
+            return true;
+        };
+        let what = (WcOpcode::Recv, len, Note::None);
+        *place = PlainWc::succeeded(wr_id, self.number, what);
+        ground.cq.give_back(1);
+        self.retire_receive();
+        true
+    }
+
+    /// A message is taken whose completion waits for another poll.
+    #[inline(never)]
+    fn short_waits(&mut self, ground: &mut Ground, wr_id: u64, len: u32) {
+        let what = (WcOpcode::Recv, len, Note::None);
+        self.complete_receive(&mut ground.cq, wr_id, Ok(what));
     }
 
     /// The head was taken.
@@ -104,16 +181,22 @@ impl QpState {
         }
     }
 
-    /// A fragment; false if there is no receive for its message.
-    #[inline]
-    fn take_fragment(&mut self, ground: &mut Ground, head: Head, note: Note) -> bool {
+    /// A fragment.
+    #[inline(always)]
+    fn take_fragment(
+        &mut self,
+        ground: &mut Ground,
+        sink: &mut Sink<'_>,
+        head: Head,
+        note: Note,
+    ) -> Taken {
         let Filling { wr, filled } = match self.filling.take() {
             Some(filling) => filling,
             None => match self.take_receive(&mut ground.cq) {
                 Some(wr) => Filling { wr, filled: 0 },
                 None => {
                     self.starve(ground);
-                    return false;
+                    return Taken::Waits;
                 }
             },
         };
@@ -121,24 +204,24 @@ impl QpState {
         let len = head.len();
         if len > wr.len - filled {
             self.spoil(ground, wr.wr_id, WcStatus::LocalLength, refusal::REQUEST);
-            return true;
+            return Taken::Ended;
         }
         let addr = wr.addr.wrapping_add(u64::from(filled));
         let Ok(place) = ground.registry.local(wr.lkey, addr, len, true) else {
             let status = WcStatus::LocalProtection;
             self.spoil(ground, wr.wr_id, status, refusal::OPERATION);
-            return true;
+            return Taken::Ended;
         };
-        // SAFETY: `copy_from` requires
+        // SAFETY: `fill_from` requires
         // - `len` bytes to read: the head has them, as long as the inlet lives;
         // - that nobody uses a reference to the place: it is memory that was posted, which its owner
         //   keeps out of reach until it completes.
-        unsafe { place.copy_from(0, head.payload(), len as usize) };
+        unsafe { place.fill_from(head.payload()) };
         let filled = filled + len;
         if head.has_more() {
             self.consume(head);
             self.filling = Some(Filling { wr, filled });
-            return true;
+            return Taken::Yes;
         }
         if let Note::Invalidated(rkey) = note
             && !ground.registry.invalidate(rkey)
@@ -146,25 +229,33 @@ impl QpState {
             // The message is not acknowledged (class J, IBTA 9.9.3.1).
             let status = WcStatus::RemoteInvalidRequest;
             self.spoil(ground, wr.wr_id, status, refusal::NO_ANSWER);
-            return true;
+            return Taken::Ended;
         }
         self.consume(head);
-        let outcome = Ok((WcOpcode::Recv, filled, note));
-        self.complete_receive(&mut ground.cq, wr.wr_id, outcome);
-        true
+        let what = (WcOpcode::Recv, filled, note);
+        self.received(&mut ground.cq, sink, wr.wr_id, what);
+        Taken::Yes
     }
 
-    /// A WRITE with immediate; false if there is no receive for it.
-    fn take_notice(&mut self, ground: &mut Ground, head: Head, imm: u32, len: u32) -> bool {
+    /// A WRITE with immediate.
+    #[inline(never)]
+    fn take_notice(
+        &mut self,
+        ground: &mut Ground,
+        sink: &mut Sink<'_>,
+        head: Head,
+        imm: u32,
+        len: u32,
+    ) -> Taken {
         let Some(wr) = self.take_receive(&mut ground.cq) else {
             self.starve(ground);
-            return false;
+            return Taken::Waits;
         };
         self.feed();
         self.consume(head);
-        let outcome = Ok((WcOpcode::RecvWriteImm, len, Note::Imm(imm)));
-        self.complete_receive(&mut ground.cq, wr.wr_id, outcome);
-        true
+        let what = (WcOpcode::RecvWriteImm, len, Note::Imm(imm));
+        self.received(&mut ground.cq, sink, wr.wr_id, what);
+        Taken::Yes
     }
 
     /// A message takes its receive and fails there: both ends are in error.

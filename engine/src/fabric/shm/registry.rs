@@ -75,7 +75,7 @@ struct Books {
 /// All registrations of a fabric.
 #[derive(Debug)]
 pub(super) struct Registry {
-    slots: Box<[Slot]>,
+    slots: Box<[Slot; SLOTS]>,
     board: Arc<Memfd>,
     books: Mutex<Books>,
     random: RandomState,
@@ -91,10 +91,13 @@ impl Registry {
     /// With an empty board.
     pub(super) fn new() -> io::Result<Arc<Self>> {
         let board = Memfd::create("spinwire-board", BOARD_BYTES)?;
+        let slots: Box<[Slot]> = (0..SLOTS).map(|_| Slot::default()).collect();
+        // There are just so many.
+        let slots = slots.try_into().map_err(|_| io::ErrorKind::OutOfMemory)?;
         // Our own mapping stays writable.
         board.seal_writes()?;
         Ok(Arc::new(Self {
-            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            slots,
             board: Arc::new(board),
             books: Mutex::default(),
             random: RandomState::new(),

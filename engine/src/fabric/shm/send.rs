@@ -13,18 +13,24 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 #![allow(unsafe_code, reason = "plays the NIC: copies by address")]
 
+use super::cq::{Completed, Retires, Sink};
 use super::device::MESSAGE_BYTES_MAX;
-use super::inbox::{Broken, Full};
+use super::inbox::{Broken, Full, INLINE_BYTES, Outlet};
 use super::piece::{Piece, Reader};
 use super::qp::{Ground, Phase, QpState, refusal};
-use crate::fabric::plain::{gather_inline, payload_bytes};
+use super::registry::Registry;
+use crate::fabric::plain::{PlainWc, gather_inline, payload_bytes};
 use crate::fabric::{MoreSges, Note, SendOp, SendWr, WcStatus};
 use crate::limits::SGE_MAX;
+use crate::memory::copy_message;
+use std::ptr::with_exposed_provenance;
 
 /// Fragments of messages that one turn sends: a worker has other things to do as well.
 const FRAGMENTS_A_TURN: usize = 32;
 /// Operations of a queue that one turn executes.
 const SENDS_A_TURN: usize = 64;
+/// Turns with messages after which what the peer publishes is looked at all the same.
+const UNSEEN_MAX: u8 = 16;
 /// Bytes of an atomic.
 pub(super) const WORD: u32 = 8;
 
@@ -78,7 +84,83 @@ fn is_atomic(op: SendOp) -> bool {
     matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
 }
 
+/// First byte of what is sent inline.
+#[inline(always)]
+fn posted_at(wr: &SendWr) -> *const u8 {
+    with_exposed_provenance(usize::try_from(wr.addr).unwrap_or(0))
+}
+
+/// Sends a plain message that goes by one push; false if that is not so, or cannot be now.
+#[inline(never)]
+fn push_whole(
+    outlet: &mut Outlet,
+    registry: &Registry,
+    ack: u32,
+    wr: &SendWr,
+    inline_bytes: u32,
+) -> bool {
+    if wr.len > outlet.fragment_bytes() || (wr.inline && wr.len > inline_bytes) {
+        return false;
+    }
+    let piece = if wr.inline {
+        // SAFETY: `posted` requires readable bytes: the caller of `Lane::post_send` has the payload of
+        // what it sends inline in its hands during the call.
+        unsafe { Piece::posted(wr.addr, wr.len) }
+    } else {
+        match registry.local(wr.lkey, wr.addr, wr.len, false) {
+            Ok(piece) => piece,
+            Err(_) => return false,
+        }
+    };
+    // SAFETY: `copy_to` requires writable bytes that nobody has a reference to: `push` gives such a
+    // place, in the peer's inbox.
+    let fill = |to: *mut u8, len: usize| unsafe { piece.copy_to(to, len) };
+    outlet.push(Note::None, ack, wr.len, fill).is_ok()
+}
+
 impl QpState {
+    /// Posts the first of some plain SENDs, for as long as none needs to wait, as nearly none does; gives
+    /// how many. The next may have to wait, or is not to be had: [`post`](Self::post) sees to that.
+    #[inline]
+    pub(super) fn post_plain(&mut self, ground: &mut Ground, chain: &[SendWr]) -> usize {
+        let (Some(peer), Phase::Ready, true) = (&mut self.peer, self.phase, self.sends.is_free())
+        else {
+            return 0;
+        };
+        let outlet = &mut peer.outlet;
+        let room = self.sends.room().min(ground.cq.room());
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let short = self.sends.inline_bytes().min(INLINE_BYTES);
+        let ack = self.inlet.ack();
+        let mut posted = 0;
+        for wr in chain.iter().take(room) {
+            let sent = if wr.inline && wr.len <= short {
+                // SAFETY: `copy_message` requires
+                // - readable bytes: the caller of `Lane::post_send` has the payload of what it sends
+                //   inline in its hands during the call;
+                // - writable ones that nobody has a reference to, and which are others: `push_short` gives
+                //   such a place, in the peer's inbox.
+                let fill =
+                    |to: *mut u8| unsafe { copy_message(posted_at(wr), to, wr.len as usize) };
+                outlet.push_short(ack, wr.len, fill).is_ok()
+            } else {
+                push_whole(outlet, &ground.registry, ack, wr, self.sends.inline_bytes())
+            };
+            if !sent {
+                break;
+            }
+            self.sends.push_sent(wr, outlet.sent());
+            posted += 1;
+        }
+        if posted > 0 {
+            self.sends.all_sent();
+            ground.cq.promise_all(posted as u64);
+            self.inlet.told();
+            self.wake = true;
+        }
+        posted
+    }
+
     /// Posts one operation, and executes it if it need not wait.
     ///
     /// # Errors
@@ -132,6 +214,7 @@ impl QpState {
     }
 
     /// Executes what waits, oldest first, until something must wait on.
+    #[inline(never)]
     pub(super) fn run(&mut self, ground: &mut Ground) {
         for _ in 0..SENDS_A_TURN {
             let oldest = self.sends.oldest();
@@ -150,6 +233,7 @@ impl QpState {
     }
 
     /// The oldest that was not executed fared so; false if it still is not.
+    #[inline(never)]
     fn ran(&mut self, ground: &mut Ground, fate: Fate) -> bool {
         match fate {
             Fate::Done(cell) => {
@@ -159,13 +243,13 @@ impl QpState {
             Fate::Later => {}
             Fate::Broken => self.broken(ground),
             Fate::Failed(status) => {
-                self.settle(ground);
+                self.settle(ground, &mut Sink::none());
                 if !self.sends.is_executed() {
                     self.fail_send(ground, status);
                 }
             }
             Fate::Denied(status, fault) => {
-                self.settle(ground);
+                self.settle(ground, &mut Sink::none());
                 if !self.sends.is_executed() {
                     let ack = self.inlet.ack();
                     if let Some(peer) = &mut self.peer {
@@ -181,34 +265,50 @@ impl QpState {
 
     /// Completes what the peer has taken.
     #[inline]
-    pub(super) fn settle(&mut self, ground: &mut Ground) {
-        while self.sends.is_executed() {
-            let (Some(order), Some(peer)) = (self.sends.first(), &self.peer) else {
-                return;
-            };
-            if order.cell.is_some_and(|cell| !peer.outlet.is_acked(cell)) {
-                return;
+    pub(super) fn settle(&mut self, ground: &mut Ground, sink: &mut Sink<'_>) {
+        let Some(peer) = &self.peer else {
+            return;
+        };
+        let outlet = &peer.outlet;
+        while let Some((order, sequence)) = self.sends.complete(|cell| outlet.is_acked(cell)) {
+            let what = (order.opcode, order.len, Note::None);
+            let wc = PlainWc::succeeded(order.wr_id, self.number, what);
+            if let Some(place) = ground.cq.direct(sink) {
+                *place = wc;
+                ground.cq.give_back(self.sends.retire(sequence));
+                continue;
             }
-            self.complete_send(&mut ground.cq, WcStatus::Success);
+            let qp = self.index;
+            ground.cq.push(Completed {
+                wc,
+                retires: Retires::Sends { qp, sequence },
+            });
         }
     }
 
-    /// Looks after what is posted; true if something has happened.
+    /// Looks after what is posted; true if something has happened. Where messages came their acks were
+    /// taken, and what the peer publishes is not looked at each time: it is another line of the cache.
     #[inline]
-    pub(super) fn attend_sends(&mut self, ground: &mut Ground) -> bool {
+    pub(super) fn attend_sends(
+        &mut self,
+        ground: &mut Ground,
+        sink: &mut Sink<'_>,
+        came: bool,
+    ) -> bool {
+        if came && self.unseen < UNSEEN_MAX && self.sends.is_free() {
+            self.unseen += 1;
+            return false;
+        }
+        self.unseen = 0;
         let Some(peer) = &mut self.peer else {
             return false;
         };
-        if !self.sends.is_outstanding() {
-            self.more = false;
-            return false;
-        }
         let Ok(look) = peer.outlet.look() else {
             self.broken(ground);
             return true;
         };
         let before = self.sends.done();
-        self.settle(ground);
+        self.settle(ground, sink);
         if let Some(code) = look.refusal {
             if self.sends.is_outstanding() {
                 self.fail_send(ground, refusal::status(code));
@@ -218,7 +318,7 @@ impl QpState {
         self.more = false;
         if !self.sends.is_free() {
             self.run(ground);
-            self.settle(ground);
+            self.settle(ground, sink);
         }
         self.sends.done() != before
     }

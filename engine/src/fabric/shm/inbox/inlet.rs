@@ -7,11 +7,15 @@
 //! ```
 //! Owns the positions of the head. Imported by shm.
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
+#![allow(
+    unsafe_code,
+    reason = "hands out the word to be looked at without the inlet"
+)]
 
 use super::layout::{
     INLINE_BYTES, InboxMemory, KIND_SHIFT, LEN_MASK, MORE, UNUSED, high, kind, low, word,
 };
-use super::{Broken, What};
+use super::{Broken, Due, What};
 use crate::fabric::Note;
 use crate::types::Rkey;
 use std::num::NonZeroU8;
@@ -74,6 +78,38 @@ impl Head {
     #[must_use]
     pub fn has_more(&self) -> bool {
         self.more
+    }
+
+    /// Ack of the other direction: for [`Outlet::note_ack`](super::Outlet::note_ack).
+    #[inline(always)]
+    #[must_use]
+    pub fn ack(&self) -> u32 {
+        self.ack
+    }
+}
+
+/// A message that is whole in the cell at the head.
+#[derive(Debug)]
+pub struct Short {
+    payload: NonNull<u8>,
+    len: u32,
+    ack: u32,
+}
+
+impl Short {
+    /// Bytes of it; at most [`INLINE_BYTES`].
+    #[inline(always)]
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "an empty message is one too")]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Where they are, as [`Head::payload`] says.
+    #[inline(always)]
+    #[must_use]
+    pub fn payload(&self) -> *const u8 {
+        self.payload.as_ptr()
     }
 
     /// Ack of the other direction: for [`Outlet::note_ack`](super::Outlet::note_ack).
@@ -177,6 +213,19 @@ impl Inlet {
         Ok(Some(head))
     }
 
+    /// What tells that the next cell has come.
+    ///
+    /// # Safety
+    /// The inlet lives as long as the answer is asked.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn due(&self) -> Due {
+        let sequence = self.head.wrapping_add(1);
+        // SAFETY: `new` requires a word that is mapped and only accessed by atomics as long as it is asked:
+        // it is so as long as the inlet lives, which the caller promises.
+        unsafe { Due::new(self.memory.cell(self.head).first(), sequence) }
+    }
+
     /// A cell that brings no message.
     fn other(&self, code: u32, beside: u32) -> Result<What, Broken> {
         match code {
@@ -191,6 +240,62 @@ impl Inlet {
         }
     }
 
+    /// Whether there is something to [`peek`](Self::peek) at.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_come(&mut self) -> bool {
+        let first = self.memory.cell(self.head).first();
+        let come = low(first.load(Ordering::Relaxed)) == self.head.wrapping_add(1);
+        if !come {
+            // As in `peek`.
+            self.behind_from = self.head.wrapping_add(AHEAD);
+        }
+        come
+    }
+
+    /// The message at the head, if it has come and is of the shortest kind: a SEND whole in its cell. To
+    /// be [consumed](Self::consume_short) as such; of any other, and of none, [`peek`](Self::peek) tells.
+    #[inline(always)]
+    #[must_use]
+    pub fn peek_short(&self) -> Option<Short> {
+        let cell = self.memory.cell(self.head);
+        let first = cell.first().load(Ordering::Acquire);
+        let len = high(first).wrapping_sub(kind::SEND << KIND_SHIFT);
+        if low(first) != self.head.wrapping_add(1) || len > INLINE_BYTES || self.inside {
+            return None;
+        }
+        Some(Short {
+            payload: cell.inline(),
+            len,
+            ack: low(cell.second().load(Ordering::Relaxed)),
+        })
+    }
+
+    /// As [`consume`](Self::consume), of what [`peek_short`](Self::peek_short) gave. True if the peer was
+    /// told right away.
+    #[inline(always)]
+    pub fn consume_short(&mut self) -> bool {
+        self.head = self.head.wrapping_add(1);
+        self.ask_ahead();
+        let cells = self.head.wrapping_sub(self.published);
+        let due = cells >= self.memory.cells() / LAZY;
+        if due {
+            self.publish();
+        }
+        due
+    }
+
+    #[inline(always)]
+    fn ask_ahead(&mut self) {
+        let ahead = self.head.wrapping_sub(self.behind_from);
+        if ahead < self.memory.cells() {
+            let due = self.head.wrapping_add(AHEAD - 1);
+            self.memory.cell(due).prefetch_to_read();
+            // Kept near, so that the difference stays small however long the peer is in front.
+            self.behind_from = self.head;
+        }
+    }
+
     /// The head was copied out: its room is the peer's again, and with its last fragment a message is
     /// acknowledged.
     #[inline(always)]
@@ -199,13 +304,7 @@ impl Inlet {
         self.inside = head.more;
         self.data_head = head.data_end;
         self.head = self.head.wrapping_add(1);
-        let ahead = self.head.wrapping_sub(self.behind_from);
-        if ahead < self.memory.cells() {
-            let due = self.head.wrapping_add(AHEAD - 1);
-            self.memory.cell(due).prefetch_to_read();
-            // Kept near, so that the difference stays small however long the peer is in front.
-            self.behind_from = self.head;
-        }
+        self.ask_ahead();
         let cells = self.head.wrapping_sub(self.published);
         let units = self.data_head.wrapping_sub(self.data_published);
         if cells >= self.memory.cells() / LAZY || units >= self.memory.units() / LAZY {

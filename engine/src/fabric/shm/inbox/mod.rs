@@ -28,6 +28,7 @@
 //!
 //! Imports geometry, memory (the copy routine), types, datapath's note. Imported by shm.
 
+mod due;
 mod inlet;
 mod layout;
 #[cfg(all(test, not(loom)))]
@@ -40,7 +41,8 @@ mod scribble_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use inlet::{Head, Inlet};
+pub use due::Due;
+pub use inlet::{Head, Inlet, Short};
 pub use layout::{INLINE_BYTES, InboxMemory};
 pub use outlet::{Full, Look, Outlet};
 

@@ -64,6 +64,13 @@ impl Outlet {
         }
     }
 
+    /// Bytes that go by one push.
+    #[inline(always)]
+    #[must_use]
+    pub fn fragment_bytes(&self) -> u32 {
+        self.memory.fragment_bytes()
+    }
+
     /// Sends what is left of a message, `left` bytes, as far as one fragment takes it: `fill` gets the
     /// place and how many bytes to put there, which is what comes back. Less than `left`: the rest goes
     /// by further pushes, with nothing between. `ack` is [`Inlet::ack`](super::Inlet::ack) of the other
@@ -107,6 +114,35 @@ impl Outlet {
         }
         self.publish(about, ack, beside);
         Ok(len)
+    }
+
+    /// As [`push`](Self::push), of a message without a note and of at most [`INLINE_BYTES`], which goes
+    /// whole.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing was sent.
+    #[inline(always)]
+    pub fn push_short(
+        &mut self,
+        ack: u32,
+        len: u32,
+        fill: impl FnOnce(*mut u8),
+    ) -> Result<(), Full> {
+        debug_assert!(len <= INLINE_BYTES);
+        if self.under_way() >= self.memory.cells() - KEPT {
+            return Err(Full);
+        }
+        let cell = self.memory.cell(self.tail);
+        fill(cell.inline().as_ptr());
+        self.tail = self.tail.wrapping_add(1);
+        cell.second().store(u64::from(ack), Ordering::Relaxed);
+        // After the payload and the second word.
+        let about = kind::SEND << KIND_SHIFT | len;
+        cell.first()
+            .store(word(about, self.tail), Ordering::Release);
+        let ahead = self.tail.wrapping_add(AHEAD - 1);
+        self.memory.cell(ahead).prefetch_to_write();
+        Ok(())
     }
 
     /// Says that `len` bytes were written to memory of the peer's, and consumes a receive of its.
