@@ -12,6 +12,7 @@ use spinwire::worker::{
 use spinwire::{Engine, WorkerInfo};
 use std::collections::VecDeque;
 use std::process::Command;
+use std::sync::Once;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -275,6 +276,23 @@ fn resources() -> String {
     lines.collect()
 }
 
+static MET: Once = Once::new();
+
+/// With its first id on a device librdmacm makes a PD of its own, which outlives the id where engines
+/// hold the device. So that no test sees it come, each device has an id once.
+fn meet_devices() {
+    let links = Command::new("rdma").args(["link", "show"]).output();
+    let links = String::from_utf8(links.expect("rdma(8)").stdout).unwrap();
+    for (device, host) in [RXE, SIW, ("rxe1", "10.9.0.2")] {
+        if links.contains(&format!("{device}/")) {
+            let plan = plan(device, 0, IdlePolicy::Yield);
+            let engine = Engine::start(&plan, |_| Echo::default()).unwrap();
+            engine.listen(&url(host, 7299)).unwrap();
+            end(engine);
+        }
+    }
+}
+
 /// The kernel's own count of RDMA resources, as an independent witness of leaks.
 pub(crate) struct Witness(String);
 
@@ -285,6 +303,7 @@ impl Witness {
             .with_env_filter(tracing_subscriber::EnvFilter::from_env("SPINWIRE_LOG"))
             .with_ansi(false)
             .try_init();
+        MET.call_once(meet_devices);
         Self(resources())
     }
 

@@ -28,7 +28,8 @@ pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// A device's context, and one of librdmacm's references to it: for as long as it is there,
-/// librdmacm does not close the context, whoever of this process has it look at the devices.
+/// librdmacm does not close the context, whoever of this process has it look at the devices. Nor does it
+/// free the PD that it makes with its first id on a device: that stays until an id goes later.
 #[derive(Debug)]
 pub(super) struct Context(NonNull<ibv_context>);
 
