@@ -80,8 +80,10 @@ fn mapped(
         Err(faults) => faults,
     };
     // Devices that lead elsewhere are not missing, and all other faults are the same.
-    let all = with_all_devices().filter(|_| !host.devices.is_empty());
-    let Some(all) = all else {
+    if !config.names_devices() || host.devices.is_empty() {
+        return Err(faults.into());
+    }
+    let Some(all) = with_all_devices() else {
         return Err(faults.into());
     };
     let elsewhere = config.check(&all)?;
@@ -202,14 +204,18 @@ mod tests {
 
     /// The devices of the plan for an address, on a host with `rxe0`.
     fn lanes(devices: &str, url: &str) -> Result<Vec<String>, String> {
+        lanes_with(&rxe(), devices, url)
+    }
+
+    fn lanes_with(rxe: &DeviceLimits, devices: &str, url: &str) -> Result<Vec<String>, String> {
         let text = format!("[[worker]]\ncore = 1\n{devices}");
         let config = Config::from_text(&text, "map.toml").expect("TOML");
         let url: Url = url.parse().expect("an address");
         let led_to = match url {
             Url::Shm(_) => host(&[shm::limits()]),
-            Url::Rdma { .. } => host(&[rxe()]),
+            Url::Rdma { .. } => host(std::slice::from_ref(rxe)),
         };
-        let all = || Some(host(&[rxe(), shm::limits()]));
+        let all = || Some(host(&[rxe.clone(), shm::limits()]));
         let plan = mapped(&config, &url, &led_to, all).map_err(|error| error.to_string())?;
         let lanes = plan.workers.into_iter().flat_map(|w| w.lanes);
         Ok(lanes.map(|lane| lane.device).collect())
@@ -221,6 +227,20 @@ mod tests {
         assert_eq!(lanes("", "rdma://h:1"), Ok(vec!["rxe0".into()]));
         let named = "devices = [\"shm0\"]\n";
         assert_eq!(lanes(named, "shm://name"), Ok(vec!["shm0".into()]));
+    }
+
+    #[test]
+    fn a_map_that_names_no_device_has_named_no_wrong_one() {
+        let down = DeviceLimits {
+            active: false,
+            ..rxe()
+        };
+        let error = lanes_with(&down, "", "rdma://h:1").expect_err("its link is down");
+        assert!(
+            error.contains("needs a device with an active port"),
+            "{error}"
+        );
+        assert!(!error.contains("names shm0"), "{error}");
     }
 
     #[test]

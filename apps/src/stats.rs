@@ -44,17 +44,25 @@ pub(crate) struct Summary {
     pub(crate) stddev: f64,
 }
 
-/// Times from this one up to a sixteenth or less above it.
+/// Times from one up to, and without, another a sixteenth or less above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Bucket {
     pub(crate) from_ns: u64,
+    pub(crate) to_ns: u64,
     pub(crate) count: u64,
 }
 
-/// The first time of the bucket that a time is in.
-fn bucket(nanos: u64) -> u64 {
-    let low_bits = (u64::BITS - nanos.leading_zeros()).saturating_sub(BUCKET_BITS + 1);
-    (nanos >> low_bits) << low_bits
+impl Bucket {
+    /// The one that a time is in.
+    fn of(nanos: u64, count: u64) -> Self {
+        let low_bits = (u64::BITS - nanos.leading_zeros()).saturating_sub(BUCKET_BITS + 1);
+        let from_ns = (nanos >> low_bits) << low_bits;
+        Self {
+            from_ns,
+            to_ns: from_ns.saturating_add(1 << low_bits),
+            count,
+        }
+    }
 }
 
 impl Times {
@@ -113,11 +121,11 @@ impl Times {
         self.settle();
         let mut buckets: Vec<Bucket> = Vec::new();
         for step in self.histogram.iter_recorded() {
-            let from_ns = bucket(step.value_iterated_to() / u64::from(part.max(1)));
-            let count = step.count_at_value();
+            let nanos = step.value_iterated_to() / u64::from(part.max(1));
+            let bucket = Bucket::of(nanos, step.count_at_value());
             match buckets.last_mut() {
-                Some(last) if last.from_ns == from_ns => last.count += count,
-                Some(_) | None => buckets.push(Bucket { from_ns, count }),
+                Some(last) if last.from_ns == bucket.from_ns => last.count += bucket.count,
+                Some(_) | None => buckets.push(bucket),
             }
         }
         buckets
@@ -184,12 +192,16 @@ mod tests {
 
     #[test]
     fn buckets_count_everything_once_and_are_narrow() {
-        assert_eq!([0, 1, 15, 16, 17, 31].map(bucket), [0, 1, 15, 16, 17, 31]);
-        assert_eq!(
-            [32, 33, 34, 1000, 1024].map(bucket),
-            [32, 32, 34, 992, 1024]
-        );
-        assert_eq!(bucket(u64::MAX), 31 << 59);
+        let ends = |nanos| {
+            let bucket = Bucket::of(nanos, 1);
+            (bucket.from_ns, bucket.to_ns)
+        };
+        for nanos in [0, 1, 15, 16, 17, 31] {
+            assert_eq!(ends(nanos), (nanos, nanos + 1));
+        }
+        let wide = [(32, 34), (32, 34), (34, 36), (992, 1024), (1024, 1088)];
+        assert_eq!([32, 33, 34, 1000, 1024].map(ends), wide);
+        assert_eq!(ends(u64::MAX), (31 << 59, u64::MAX));
         let mut times = Times::new();
         assert_eq!(times.buckets(2), []);
         (1..=5000u64).for_each(|nanos| times.record(nanos));
@@ -198,7 +210,9 @@ mod tests {
         assert!(buckets.is_sorted_by(|a, b| a.from_ns < b.from_ns));
         assert!(buckets.len() < 150, "{}", buckets.len());
         // 2000 and 2001, halved; and what a histogram of three digits puts beside them.
-        let of = buckets.iter().find(|b| b.from_ns == bucket(1000));
+        let of = buckets
+            .iter()
+            .find(|b| b.from_ns == Bucket::of(1000, 1).from_ns);
         let width = 32 * 2;
         assert!(of.is_some_and(|b| b.count.abs_diff(width) <= 4), "{of:?}");
     }

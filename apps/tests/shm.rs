@@ -6,8 +6,9 @@
 //! ```
 
 use serde_json::Value;
+use spinwire::sys::affinity::allowed_cores;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -40,12 +41,15 @@ impl Names {
 
     /// A server that listens, which it says on standard output, or on standard error beside JSON.
     fn serve(&self, line: &str) -> Server {
-        let mut command = self.command(line);
+        Self::started(self.command(line), line.contains("--json"))
+    }
+
+    fn started(mut command: Command, json: bool) -> Server {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("starts");
         let mut out: Box<dyn Read> = Box::new(child.stdout.take().expect("piped"));
         let mut err: Box<dyn Read> = Box::new(child.stderr.take().expect("piped"));
-        if line.contains("--json") {
+        if json {
             std::mem::swap(&mut out, &mut err);
         }
         let mut out = BufReader::new(out);
@@ -119,11 +123,8 @@ fn every_operation_is_measured_between_two_processes() {
         }
     }
     server.stop();
-    let left = std::fs::read_dir(&names.0).map_or(0, |files| {
-        let sockets = files.flatten().filter(|f| f.file_name() == "ops");
-        sockets.count()
-    });
-    assert_eq!(left, 0, "the name goes with its listener");
+    let socket = names.0.join("ops");
+    assert!(!socket.exists(), "the name goes with its listener");
 }
 
 #[test]
@@ -195,36 +196,47 @@ fn shared_memory_is_among_the_devices() {
     assert_eq!(shm.expect("listed")["limits"]["transport"], "shm");
 }
 
-#[test]
-fn a_core_map_for_devices_that_lead_elsewhere_is_refused_with_the_key() {
-    let names = Names::new("map");
-    let map = std::env::temp_dir().join(format!("spinwire-map-{}.toml", std::process::id()));
-    let serve = |devices: &str, url: &str| {
-        let text = format!(
-            "[[worker]]\ncore = {}\nidle = \"yield\"\n{devices}",
-            a_core()
-        );
-        std::fs::write(&map, text).expect("written");
-        names.run(&format!("serve --listen {url} --config {}", map.display()))
-    };
-    let output = serve("devices = [\"nothing0\"]\n", "shm://map");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("nothing0") && said.contains("shm0"), "{said}");
-    // A map that names shared memory, and an address that does not lead there.
-    let output = serve("devices = [\"shm0\"]\n", "rdma://127.0.0.1:7471");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(!said.contains("panicked"), "{said}");
-    let _ = std::fs::remove_file(&map);
+/// A core map with a worker on a core that this process may use.
+struct Map(PathBuf);
+
+impl Map {
+    fn new(test: &str, more: &str) -> Self {
+        let core = allowed_cores().expect("some")[0].number();
+        let text = format!("[[worker]]\ncore = {core}\nidle = \"yield\"\n{more}");
+        let path = format!("spinwire-{test}-{}.toml", std::process::id());
+        let path = std::env::temp_dir().join(path);
+        std::fs::write(&path, text).expect("written");
+        Self(path)
+    }
 }
 
-/// One that this process may use.
-fn a_core() -> String {
-    let status = std::fs::read_to_string(Path::new("/proc/self/status")).expect("status");
-    let list = status
-        .lines()
-        .find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
-    let list = list.expect("a list").trim();
-    let end = list.find(|c: char| !c.is_ascii_digit());
-    list[..end.unwrap_or(list.len())].to_owned()
+impl Drop for Map {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_told_from_shm0() {
+    let names = Names::new("missing");
+    let map = Map::new("missing", "devices = [\"nothing0\"]\n");
+    let output = names.run(&format!(
+        "serve --listen shm://map --config {}",
+        map.0.display()
+    ));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing0") && said.contains("shm0"), "{said}");
+}
+
+#[test]
+fn a_core_map_says_where_names_are() {
+    let names = Names::new("dir");
+    let map = Map::new("dir", &format!("[shm]\ndir = \"{}\"\n", names.0.display()));
+    let line = format!("serve --listen shm://dir --config {}", map.0.display());
+    let mut serve = names.command(&line);
+    serve.env_remove("SPINWIRE_SHM_DIR");
+    let server = Names::started(serve, false);
+    names.json("bench shm://dir --iters 10 --json");
+    server.stop();
 }

@@ -1,10 +1,7 @@
 #!/usr/bin/env bash
 # The guest's half of benches/lab-peers: guest-peers.sh RAW_DIR SPINWIRE_BINARY CASE...
-# Runs every case in every round: perftest, spinwire and perftest again, in changing order. A line a
-# run goes to RAW_DIR/results.tsv: device, operation, mode, settings, round, tool, figure, message.
-# The figure is the p50 in µs, or messages or megabytes (10^6) per second; with `-` the message says
-# why there is none. What the tools said goes to files beside it. A case that a tool fails in the
-# first round is not tried again.
+# Runs every case in every round, as rounds.sh says. The figure is the p50 in µs, or messages or megabytes
+# (10^6) per second.
 
 set -euo pipefail
 raw=$1 spinwire=$2
@@ -18,6 +15,8 @@ receives=512
 fetches=16
 # shellcheck source=../../scripts/lib/guest-meet.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib/guest-meet.sh"
+# shellcheck source=rounds.sh
+source "$(dirname "${BASH_SOURCE[0]}")/rounds.sh"
 
 declare -A address=([rxe0]=10.9.0.1 [siw0]=10.9.1.1)
 declare -A verb=([send]=send [write]=write [read]=read [faa]=atomic [cas]=atomic)
@@ -41,15 +40,6 @@ operations() {
 	esac
 	n=$((n * scale / 100))
 	echo $((n < 320 ? 320 : n - n % 32))
-}
-
-# The first line of what a tool said that tells what went wrong.
-complaint() {
-	local name=$1 line
-	line=$(cat "$name.err" "$name.out" "$name.server.txt" 2>/dev/null |
-		grep -Eiv 'inline feature|^ *$|^-+$' |
-		grep -Eim1 'error|errno|fail|not support|unable|couldn.t|refused|cannot|no atomics' || true)
-	echo "${line:-no figure and no message within $limit s}" | tr '\t' ' '
 }
 
 run_perftest() {
@@ -94,7 +84,7 @@ run_perftest() {
 }
 
 run_spinwire() {
-	local device=$1 op=$2 mode=$3 setting=$4 name=$5 figure
+	local device=$1 op=$2 mode=$3 setting=$4 name=$5
 	local size depth list url
 	settings "$setting"
 	((port += 1))
@@ -110,45 +100,14 @@ run_spinwire() {
 	echo "${client[*]}" >"$name.command.txt"
 	meet "$name" "${server[@]}" --worker-core 1 --control-core 0 -- \
 		"${client[@]}" --worker-core 0 --control-core 1 || return
-	case $mode in
-	latency) figure='.latency_ns.p50 / 1000' ;;
-	rate) figure='.rate.per_second' ;;
-	bandwidth) figure='.rate.megabytes_per_second' ;;
-	esac
-	jq -er ".results[0] | $figure" "$name.out"
+	figure_of "$mode" "$name.out"
 }
 
-failures=0
-declare -A hopeless=()
-measure() {
-	local case=$1 round=$2 tool=$3 figure message=''
-	local device op mode setting key
-	read -r device op mode setting <<<"$case"
-	key="$case ${tool%-again}"
-	[[ -z ${hopeless[$key]:-} ]] || return 0
-	local name=$raw/$device-$op-$mode-${setting//[=,]/-}-$round.$tool
-	if ! figure=$("run_${tool%-again}" "$device" "$op" "$mode" "$setting" "$name"); then
-		figure=- message=$(complaint "$name")
-		((round > 1)) || hopeless[$key]=yes
-		# A device without atomics is no failure of a tool.
-		[[ $device-$op == siw0-faa || $device-$op == siw0-cas ]] || ((failures += 1))
-	fi
-	printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' \
-		"$device" "$op" "$mode" "$setting" "$round" "$tool" "$figure" "$message" >>"$raw/results.tsv"
-	printf '  round %s  %-52s %-15s %s\n' "$round" "$case" "$tool" "${message:-$figure}"
-	# The ports that the run used are seen no more by a later one.
-	((port += 10))
-}
+peer_of() { echo perftest; }
 
-# Each tool comes first, in the middle and last in turn.
-orders=('perftest spinwire perftest-again' 'spinwire perftest-again perftest'
-	'perftest-again perftest spinwire')
-for ((round = 1; round <= rounds; round++)); do
-	for case in "${cases[@]}"; do
-		for tool in ${orders[round % ${#orders[@]}]}; do
-			measure "$case" "$round" "$tool"
-		done
-	done
-done
+# A device without atomics is no failure of a tool.
+is_expected() { [[ $1-$2 == siw0-faa || $1-$2 == siw0-cas ]]; }
+
+run_rounds
 ((failures == 0)) || echo "$failures runs failed"
 ((failures == 0))

@@ -102,7 +102,7 @@ impl Ends {
     }
 }
 
-fn with_ends(what: &str, test: impl FnOnce(&mut Shm, &mut Ends)) {
+fn with_ends(what: &str, test: impl FnOnce(&mut Ends)) {
     let place = Place::new(what);
     let mut fabric = place.open();
     let device = fabric.devices().remove(0);
@@ -172,13 +172,13 @@ fn with_ends(what: &str, test: impl FnOnce(&mut Shm, &mut Ends)) {
     };
     let mut pump = || assert!(fabric.next_event().expect("works").is_none());
     ends.rounds(10, &mut pump);
-    test(&mut fabric, &mut ends);
+    test(&mut ends);
     drop((ends, registration));
 }
 
 #[test]
 fn posts_and_polls_do_not_allocate() {
-    with_ends("allocate", |_, ends| {
+    with_ends("allocate", |ends| {
         assert_eq!(allocations(|| ends.rounds(1000, || {})), 0);
     });
 }
@@ -223,7 +223,7 @@ fn quiet_child() {
     let Some(what) = std::env::var_os(CHILD) else {
         return;
     };
-    with_ends("quiet", |_, ends| {
+    with_ends("quiet", |ends| {
         forbid_calls();
         if what == "rounds" {
             ends.rounds(10_000, || {});

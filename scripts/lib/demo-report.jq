@@ -34,23 +34,21 @@ def bars($what):
         ($row.shown | text(98 + ([$w, 1] | max); $i * 30 + 20; "start")));
 
 # Times of one size: buckets up to the 99.9th percentile, on a logarithmic scale.
-def width_of: if . < 32 then 1 else pow(2; (log2 | floor) - 4) end;
 def histogram:
   .latency_ns as $l | .size_bytes as $size
   | ([.histogram[].count] | add) as $all
   | [.histogram[] | select(.from_ns <= $l.p999 and .from_ns > 0)
-      | . + {to: (.from_ns + (.from_ns | width_of))}
-      | . + {dense: (.count / ((.to | log) - (.from_ns | log)))}] as $buckets
+      | . + {dense: (.count / ((.to_ns | log) - (.from_ns | log)))}] as $buckets
   | if ($buckets | length) == 0 then "" else
       ($buckets[0].from_ns | log) as $low
-      | ([($buckets[-1].to | log), $low + 0.1] | max) as $high
+      | ([($buckets[-1].to_ns | log), $low + 0.1] | max) as $high
       | ([$buckets[].dense] | max) as $most
       | def at: ((log - $low) / ($high - $low) * 690 + 15);
       "<h3>\($size | bytes)</h3>"
       + svg(190; "Histogram of latencies of \($size) bytes";
           ($buckets[] | (.dense / $most * 130) as $h
-            | box(.from_ns | at; 150 - $h; ([(.to | at) - (.from_ns | at) - 0.5, 0.5] | max); $h; "bar";
-                "\(.from_ns) to \(.to) ns: \(.count | whole) (\(.count / $all * 100 | fixed(2)) %)")),
+            | box(.from_ns | at; 150 - $h; ([(.to_ns | at) - (.from_ns | at) - 0.5, 0.5] | max); $h; "bar";
+                "\(.from_ns) to \(.to_ns) ns: \(.count | whole) (\(.count / $all * 100 | fixed(2)) %)")),
           "<line class='axis' x1='15' x2='705' y1='150.5' y2='150.5'/>",
           ([(if $high - $low > 1.5 then 1, 2, 5 else 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8 end)
               | . * (range(10) as $e | pow(10; $e))][]

@@ -27,9 +27,8 @@ pub(super) struct Poster {
     op: Op,
     /// Bytes of ours, by place: one, or as many as the span has.
     spans: Vec<MemorySpan>,
-    /// The place of the next operation, and where it is in the peer's memory.
+    /// The place of the next operation.
     place: usize,
-    offset: u64,
     size: u32,
     /// The peer's memory; there for all but SEND.
     theirs: Option<RemoteRegion>,
@@ -53,7 +52,6 @@ impl Poster {
             op: job.op,
             spans: spans?,
             place: 0,
-            offset: 0,
             size,
             theirs,
             posted: 0,
@@ -64,7 +62,8 @@ impl Poster {
     #[inline]
     pub(super) fn post(&mut self, io: &mut Io<'_>, conn: ConnId) -> Result<(), PostError> {
         let (token, n) = (Token::default(), self.posted);
-        let (span, offset) = (&self.spans[self.place], self.offset);
+        let span = &self.spans[self.place];
+        let offset = self.place as u64 * u64::from(self.size);
         match (self.op, &self.theirs) {
             (Op::Send, _) => io.send(conn, span.clone(), token).map_err(|r| r.reason)?,
             (Op::Write, Some(theirs)) => io
@@ -81,12 +80,9 @@ impl Poster {
             (Op::Write | Op::Read | Op::Cas | Op::Faa, None) => return Err(PostError::OutOfRegion),
         }
         self.posted += 1;
-        if self.spans.len() > 1 {
-            self.place += 1;
-            self.offset += u64::from(self.size);
-            if self.place == self.spans.len() {
-                (self.place, self.offset) = (0, 0);
-            }
+        self.place += 1;
+        if self.place == self.spans.len() {
+            self.place = 0;
         }
         Ok(())
     }

@@ -21,16 +21,15 @@ pub(crate) enum Target {
 
 impl Target {
     fn of(case: &Case) -> Self {
-        match case.mode {
+        let least = match case.mode {
             Mode::Latency => {
-                Self::UpperBoundAtMost(case.number(AT_MOST).unwrap_or(LATENCY_RATIO_MAX))
+                let most = case.number(AT_MOST).unwrap_or(LATENCY_RATIO_MAX);
+                return Self::UpperBoundAtMost(most);
             }
-            Mode::Rate | Mode::Bandwidth if case.number(AT_LEAST).is_some() => {
-                Self::MedianAtLeast(case.number(AT_LEAST).unwrap_or(RATE_RATIO_MIN))
-            }
-            Mode::Rate if case.settings == "defaults" => Self::MedianAtLeast(DEFAULTS_RATIO_MIN),
-            Mode::Rate | Mode::Bandwidth => Self::MedianAtLeast(RATE_RATIO_MIN),
-        }
+            Mode::Rate if case.settings == "defaults" => DEFAULTS_RATIO_MIN,
+            Mode::Rate | Mode::Bandwidth => RATE_RATIO_MIN,
+        };
+        Self::MedianAtLeast(case.number(AT_LEAST).unwrap_or(least))
     }
 
     fn judge(self, ratio: Option<Estimate>) -> Verdict {

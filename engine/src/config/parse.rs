@@ -65,6 +65,13 @@ impl Config {
         Ok(Reader::new(lines, origin).config(document.get_ref(), origin))
     }
 
+    /// Whether a worker says which devices it takes.
+    #[must_use]
+    pub fn names_devices(&self) -> bool {
+        let given = |worker: &WorkerText| worker.devices.given().is_some();
+        self.workers().iter().any(given)
+    }
+
     /// The sections `[[worker]]`; none if they have a fault.
     pub(super) fn workers(&self) -> &[WorkerText] {
         match &self.workers {

@@ -51,10 +51,9 @@ fn verbs(device: &str) -> Result<Chosen, EngineError> {
 
 /// What the plan says of shared memory; the rest is as usual.
 pub(super) fn settings(plan: &ShmPlan) -> Settings {
-    let usual = Settings::default();
     Settings {
-        dir: plan.dir.clone().or(usual.dir),
-        uids: plan.uids.clone().unwrap_or(usual.uids),
+        dir: plan.dir.clone(),
+        uids: plan.uids.clone().unwrap_or_default(),
     }
 }
 

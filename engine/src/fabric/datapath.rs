@@ -68,6 +68,13 @@ impl SendOp {
         )
     }
 
+    /// It works on 8 bytes of the peer's at once.
+    #[inline]
+    #[must_use]
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+
     /// It is no SEND or WRITE: the queue, the handshake or the end of it asks for more.
     #[inline]
     #[must_use]

@@ -21,6 +21,7 @@ pub mod fault;
 pub mod pair;
 mod plain;
 pub mod shm;
+mod soft;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod toy;
 mod url;

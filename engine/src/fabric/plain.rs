@@ -4,7 +4,7 @@
 //! ```text
 //!  post_send ─► refuse_binds ─► gather_inline        poll ─► PlainWc
 //! ```
-//! Imported by pair, fault and toy.
+//! Imported by pair, shm, fault and toy.
 
 #![allow(unsafe_code, reason = "copies inline payloads by address")]
 

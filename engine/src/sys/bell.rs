@@ -12,12 +12,10 @@
 //! Cold but for [`Ringer::ring`], a system call that only a sleeping peer costs. Imports closing.
 //! Imported by fabric.
 
-use super::closing::Foreign;
-
+use super::closing::{Foreign, ForeignSocket, SENT_MAX, brought};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
-    Shutdown, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, SocketFlags, SocketType,
 };
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,16 +23,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Reads of one [`Bell::drain`], so that a peer that rings without end holds nobody.
 const READS_MAX: usize = 16;
-/// Descriptors that the kernel lets one message bring.
-const SENT_MAX: usize = 253;
 
 /// The sleeper's end.
 #[derive(Debug)]
-pub struct Bell(Foreign);
+pub struct Bell(ForeignSocket);
 
 /// The end of who wakes.
 #[derive(Debug)]
-pub struct Ringer(Foreign);
+pub struct Ringer(ForeignSocket);
 
 /// What [`Bell::drain`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +69,7 @@ impl Bell {
             let buffer = &mut [IoSliceMut::new(&mut bytes)];
             match rustix::net::recvmsg(&self.0, buffer, &mut control, flags) {
                 Ok(got) => {
-                    let brings = control.drain().fold(false, |_, message| {
-                        if let RecvAncillaryMessage::ScmRights(rights) = message {
-                            rights.map(Foreign::from).for_each(drop);
-                        }
-                        true
-                    });
+                    let brings = brought(&mut control).is_some();
                     if got.bytes == 0 || brings || got.flags.contains(ReturnFlags::CTRUNC) {
                         return Ok(Rung::Gone);
                     }
@@ -100,23 +91,9 @@ impl Bell {
     }
 }
 
-impl Drop for Bell {
-    fn drop(&mut self) {
-        // Who rings hears of it now, though the closing may take its time.
-        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
-    }
-}
-
 impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd()
-    }
-}
-
-impl Drop for Ringer {
-    fn drop(&mut self) {
-        // As with the sleeper's end.
-        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
     }
 }
 
@@ -131,7 +108,7 @@ impl Ringer {
         let unix = rustix::net::sockopt::socket_domain(&fd)? == AddressFamily::UNIX;
         let stream = rustix::net::sockopt::socket_type(&fd)? == SocketType::STREAM;
         if unix && stream {
-            return Ok(Self(fd));
+            return Ok(Self(fd.into()));
         }
         Err(io::Error::new(
             io::ErrorKind::InvalidData,

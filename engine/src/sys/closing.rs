@@ -11,6 +11,7 @@
 
 #![allow(unsafe_code, reason = "takes a descriptor out of what drops")]
 
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, Shutdown};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,6 +59,46 @@ impl Drop for Foreign {
         let fd = unsafe { ManuallyDrop::take(&mut self.0) };
         CLOSERS.close(fd);
     }
+}
+
+/// A socket with a peer at its other end. Who is there hears of the drop at once, though the closing may
+/// take its time.
+#[derive(Debug)]
+pub(super) struct ForeignSocket(Foreign);
+
+impl<T: Into<Foreign>> From<T> for ForeignSocket {
+    fn from(fd: T) -> Self {
+        Self(fd.into())
+    }
+}
+
+impl AsFd for ForeignSocket {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for ForeignSocket {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
+    }
+}
+
+/// Descriptors that the kernel lets one message bring. There is room for all wherever a peer's are received,
+/// though none of ours brings so many: what finds no room the kernel closes at once, and that may wait.
+pub(super) const SENT_MAX: usize = 253;
+
+/// Owns the descriptors that a message brought. `None` if it brought nothing beside its bytes.
+pub(super) fn brought(control: &mut RecvAncillaryBuffer<'_>) -> Option<Vec<Foreign>> {
+    let mut fds = None;
+    for message in control.drain() {
+        let fds = fds.get_or_insert_with(Vec::new);
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights.map(Foreign::from));
+        }
+    }
+    fds
 }
 
 #[derive(Debug)]

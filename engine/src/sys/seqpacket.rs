@@ -14,12 +14,11 @@
     reason = "rustix takes no pid 0 from SO_PEERCRED, and has no TIOCOUTQ"
 )]
 
-use super::closing::Foreign;
+use super::closing::{Foreign, ForeignSocket, SENT_MAX, brought};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
-    SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -29,15 +28,11 @@ use std::path::Path;
 /// Descriptors that one frame can bring.
 pub const FDS_MAX: usize = 3;
 
-/// Descriptors that the kernel lets one message bring. There is room for all, though none of ours brings so
-/// many: what finds no room the kernel closes at once, and that may wait.
-const SENT_MAX: usize = 253;
-
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// A socket: a listener, or one end of a connection.
 #[derive(Debug)]
-pub struct Seqpacket(Foreign);
+pub struct Seqpacket(ForeignSocket);
 
 /// Who is at the other end, as it was when it called connect or listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,12 +195,7 @@ impl Seqpacket {
                 Err(errno) => return Err(errno.into()),
             };
             // Owned before anything is decided, so that they are closed whatever comes.
-            let mut fds = Vec::new();
-            for message in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(rights) = message {
-                    fds.extend(rights.map(Foreign::from));
-                }
-            }
+            let fds = brought(&mut control).unwrap_or_default();
             let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
             return Ok(if got.flags.intersects(cut) || fds.len() > FDS_MAX {
                 Received::Cut
@@ -226,13 +216,6 @@ impl Seqpacket {
         let kind = SocketType::SEQPACKET;
         let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, kind, FLAGS, None)?;
         Ok((Self(one.into()), Self(other.into())))
-    }
-}
-
-impl Drop for Seqpacket {
-    fn drop(&mut self) {
-        // The peer hears of it now, though the closing may take its time.
-        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
     }
 }
 

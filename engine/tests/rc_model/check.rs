@@ -6,8 +6,8 @@ use spinwire::fabric::{CmEventKind, Fabric, Note, WcOpcode, WcStatus, WorkComple
 use spinwire::memory::Buffer;
 
 impl<F: Fabric> World<F> {
-    /// Polls until nothing that is only late is left, and checks that nothing else is.
-    pub(crate) fn settle_all(&mut self) {
+    /// Polls until nothing that is only late is left.
+    fn until_quiet(&mut self) {
         let mut quiet = 0;
         while quiet < LATE {
             let n = self.poll(0, 16) + self.poll(1, 16);
@@ -15,6 +15,11 @@ impl<F: Fabric> World<F> {
             // Control has its part where there is no device.
             self.ends.iter_mut().for_each(End::pump);
         }
+    }
+
+    /// Polls until nothing that is only late is left, and checks that nothing else is.
+    pub(crate) fn settle_all(&mut self) {
+        self.until_quiet();
         if !self.rules.lively {
             return;
         }
@@ -52,13 +57,7 @@ impl<F: Fabric> World<F> {
         }
         self.fail(at, 0);
         self.fail(at, 1);
-        let mut quiet = 0;
-        while quiet < LATE {
-            let n = self.poll(0, 16) + self.poll(1, 16);
-            quiet = if n == 0 { quiet + 1 } else { 0 };
-            // Control has its part where there is no device.
-            self.ends.iter_mut().for_each(End::pump);
-        }
+        self.until_quiet();
         for end in [0, 1] {
             self.bury(at, end);
         }

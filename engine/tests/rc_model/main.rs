@@ -19,13 +19,15 @@ mod build;
 mod check;
 mod connect;
 mod history;
+#[path = "../shm_common/mod.rs"]
+mod shm_common;
 mod world;
 
 use history::Bad;
 use proptest::prelude::*;
+use shm_common::Place;
 use spinwire::fabric::fault::{Fault, Profile};
 use spinwire::fabric::pair::{Alive, Hub, Pair};
-use spinwire::fabric::shm::{Settings, Shm};
 use spinwire::fabric::{Fabric, WcStatus};
 use world::{Order, Rules, SLOTS, Spec, World};
 
@@ -177,15 +179,9 @@ proptest! {
     /// What is flushed may have been taken by the peer, as on a NIC.
     #[test]
     fn shm_is_rc(steps in steps()) {
-        let name = format!("spinwire-test-{}-model", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        let fabric = || {
-            let settings = Settings { dir: Some(dir.clone()), uids: Vec::new() };
-            Shm::open(settings).expect("descriptors")
-        };
+        let place = Place::new("model");
         let rules = Rules { faulty: true, lively: true, exact: true, taken: true };
-        run([fabric(), fabric()], rules, &steps);
-        let _ = std::fs::remove_dir_all(&dir);
+        run([place.open(), place.open()], rules, &steps);
     }
 
     #[test]

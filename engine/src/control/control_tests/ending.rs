@@ -257,6 +257,7 @@ fn a_removed_device_takes_listeners_and_connections() {
 #[test]
 fn a_removal_that_no_id_heard_of_is_taken_up_all_the_same() {
     let mut b = Bench::new(1, 1);
+    let listener = b.listen();
     let (handle, ..) = b.up();
     let removed = AsyncEvent {
         removed: true,
@@ -264,6 +265,7 @@ fn a_removal_that_no_id_heard_of_is_taken_up_all_the_same() {
     };
     b.toy.async_event(removed.clone());
     b.settle();
+    assert_eq!(b.toy.calls(listener), [Call::Listen, Call::DestroyId]);
     // The peer's answer to the disconnect never comes.
     b.wait(TIMING.drain);
     b.settle();

@@ -7,30 +7,10 @@
 //! Imported by queues, lane and mod.
 
 use crate::fabric::RecvWr;
-use crate::fabric::plain::PlainWc;
+use crate::fabric::soft::Completed;
 use crate::sys::eventfd::EventFd;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// Whose room a completion gives back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Retires {
-    /// All sends up to this one.
-    Sends { qp: usize, sequence: u64 },
-    /// One receive of the QP.
-    Receive { qp: usize },
-    /// One receive of the shared queue.
-    Shared,
-    /// Nothing but its own place: the QP is gone.
-    Nothing,
-}
-
-/// A completion in a CQ.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Completed {
-    pub(super) wc: PlainWc,
-    pub(super) retires: Retires,
-}
 
 /// A completion queue, and the receives that its QPs share.
 pub(super) struct CqState {

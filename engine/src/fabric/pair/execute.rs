@@ -13,16 +13,10 @@
 use super::net::Net;
 use super::queues::{QpPhase, Send};
 use super::regions::{Piece, copy_pieces};
+use crate::fabric::soft::{MESSAGE_BYTES_MAX, RNR_FOR_EVER, WORD};
 use crate::fabric::{Note, SendOp, Sge, WcOpcode, WcStatus};
 use crate::limits::SGE_MAX;
 use crate::types::{Access, RemoteSpan};
-
-/// Bytes of a message at most.
-pub(super) const MESSAGE_BYTES_MAX: u32 = 1 << 30;
-/// RNR retries for ever.
-const RNR_FOR_EVER: u8 = 7;
-/// Bytes of an atomic.
-const WORD: u32 = 8;
 
 /// How the oldest send of a QP fared.
 enum Fate {
@@ -45,10 +39,6 @@ impl Local {
     fn pieces(&self) -> &[Piece] {
         &self.pieces[..self.count]
     }
-}
-
-fn is_atomic(op: SendOp) -> bool {
-    matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
 }
 
 impl Net {
@@ -252,7 +242,7 @@ impl Net {
             count: send.count,
             len: u32::try_from(send.len()).map_err(|_| WcStatus::LocalLength)?,
         };
-        if local.len > MESSAGE_BYTES_MAX || (is_atomic(op) && local.len != WORD) {
+        if local.len > MESSAGE_BYTES_MAX || (op.is_atomic() && local.len != WORD) {
             return Err(WcStatus::LocalLength);
         }
         let qp = self.qps.get_mut(at).ok_or(WcStatus::LocalQpOperation)?;

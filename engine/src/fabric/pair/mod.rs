@@ -45,13 +45,12 @@ pub use regions::PairRegistration;
 
 use super::{
     AsyncEvent, CmEvent, ConnParams, Endpoint, Fabric, FabricError, IdKey, LaneGrant, LaneSpec,
-    PrivateData, QpGrant, QpSpec, Step,
+    PrivateData, QpGrant, QpSpec, Step, soft,
 };
 use crate::limits::{INLINE_MAX_BYTES, QUEUE_DEPTH_MAX};
 use crate::sys::eventfd::EventFd;
 use crate::types::{Abilities, DeviceLimits};
 use cq::CqState;
-use device::CQ_DEPTH_MAX;
 use handles::{CqHandle, QpHandle};
 use net::{DEVICE, Port};
 use queues::{QpShape, QpState};
@@ -150,7 +149,7 @@ impl Fabric for Pair {
         device: &PairDevice,
         spec: &LaneSpec,
     ) -> Result<(PairCq, PairLane, LaneGrant), FabricError> {
-        if spec.cq_depth > CQ_DEPTH_MAX {
+        if spec.cq_depth > soft::CQ_DEPTH_MAX {
             return Err(invalid(Step::CreateCq, "The CQ is too deep"));
         }
         if spec.shared_recv_depth > QUEUE_DEPTH_MAX {
@@ -305,7 +304,7 @@ impl Fabric for Pair {
         let grant = QpGrant {
             number,
             inline_bytes: shape.inline_bytes,
-            message_bytes_max: execute::MESSAGE_BYTES_MAX,
+            message_bytes_max: soft::MESSAGE_BYTES_MAX,
             loose: false,
             abilities,
         };

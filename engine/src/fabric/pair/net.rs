@@ -13,6 +13,7 @@ use super::cm::IdState;
 use super::cq::CqState;
 use super::queues::QpState;
 use super::regions::Registered;
+use crate::fabric::soft::QpNumbers;
 use crate::fabric::{AsyncEvent, AsyncSubject, CmEventKind, ConnParams, PrivateData};
 use crate::sys::eventfd::EventFd;
 use crate::types::QpNum;
@@ -197,7 +198,7 @@ pub(super) struct Net {
     /// QPs whose oldest operation waits for the peer.
     pub(super) stalled: VecDeque<usize>,
     last: u64,
-    last_qp: u32,
+    qp_numbers: QpNumbers,
 }
 
 impl Net {
@@ -207,15 +208,10 @@ impl Net {
         self.last
     }
 
-    /// A number of 24 bits that no QP has which lives, or was of late.
     pub(super) fn qp_number(&mut self) -> QpNum {
-        loop {
-            self.last_qp = (self.last_qp + 1) & 0x00ff_ffff;
-            let number = QpNum(self.last_qp);
-            if self.last_qp > 1 && self.qps.iter().all(|(_, qp)| qp.number != number) {
-                return number;
-            }
-        }
+        let qps = &self.qps;
+        let taken = |number| qps.iter().any(|(_, qp)| qp.number == number);
+        self.qp_numbers.next(taken)
     }
 
     /// Queues an event for the fabric of its id.

@@ -9,9 +9,9 @@
 //! retires it is polled, as with the queues of a NIC: a caller that signals too little runs out of
 //! room. So no CQ can overrun. All memory is taken when a queue is made. Imported by execute and lane.
 
-use super::cq::{Completed, Retires};
 use super::net::Net;
 use crate::fabric::plain::PlainWc;
+use crate::fabric::soft::{Completed, Retires};
 use crate::fabric::{MoreSges, Note, PostFailure, RecvWr, SendOp, SendWr, Sge, WcOpcode, WcStatus};
 use crate::limits::SGE_MAX;
 use crate::types::{Access, QpNum};

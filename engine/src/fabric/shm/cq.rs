@@ -11,28 +11,9 @@
 use super::link::LaneLink;
 use crate::fabric::RecvWr;
 use crate::fabric::plain::PlainWc;
+use crate::fabric::soft::{Completed, Retires};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// Whose room a completion gives back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Retires {
-    /// All sends up to this one.
-    Sends { qp: usize, sequence: u64 },
-    /// One receive of the QP.
-    Receive { qp: usize },
-    /// One receive of the shared queue.
-    Shared,
-    /// Nothing but its own place: the QP is gone.
-    Nothing,
-}
-
-/// A completion in a CQ.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Completed {
-    pub(super) wc: PlainWc,
-    pub(super) retires: Retires,
-}
 
 /// Where a poll wants its completions. Only what nothing waits before may go there.
 #[derive(Debug)]

@@ -37,16 +37,11 @@ impl Shm {
         }
     }
 
-    /// A number of 24 bits that no QP has which lives, or was of late.
     pub(super) fn qp_number(&mut self) -> QpNum {
-        loop {
-            self.last_qp = (self.last_qp + 1) & 0x00ff_ffff;
-            let number = QpNum(self.last_qp);
-            let taken = |link: &Link| link.qp.upgrade().is_some_and(|qp| qp.number == number);
-            if self.last_qp > 1 && !self.links.values().any(taken) {
-                return number;
-            }
-        }
+        let links = &self.links;
+        let has = |link: &Link, number| link.qp.upgrade().is_some_and(|qp| qp.number == number);
+        let taken = |number| links.values().any(|link| has(link, number));
+        self.qp_numbers.next(taken)
     }
 
     /// Lets go of what lanes have buried.
@@ -134,7 +129,7 @@ impl Shm {
     }
 
     pub(super) fn answered(&self, key: u64, rkey: Rkey, grant: Option<GrantedRegion>) {
-        let mapped = grant.and_then(|g| Mapped::new(rkey, g.base, g.len, g.access, g.map));
+        let mapped = grant.and_then(|granted| Mapped::new(rkey, granted));
         self.tell(key, LaneStep::Region(rkey, mapped.map(Box::new)));
     }
 

@@ -5,7 +5,6 @@
 //! ```
 //! Each returns without waiting for the peer. Imports the files of control. Imported by nobody.
 
-use super::device::{self, CQ_DEPTH_MAX};
 use super::door::{DoorEvent, Offer};
 use super::handles::QpHandle;
 use super::link::{LaneLink, Step as LaneStep};
@@ -14,6 +13,7 @@ use super::{
     DEVICE, Geometry, Link, Shm, ShmCq, ShmDevice, ShmId, ShmLane, ShmQp, ShmQpControl, at,
     invalid, limits, name, wrong_state,
 };
+use crate::fabric::soft;
 use crate::fabric::{
     AsyncEvent, CmEvent, ConnParams, Endpoint, Fabric, FabricError, IdKey, LaneGrant, LaneSpec,
     PrivateData, QpGrant, QpSpec, Step,
@@ -54,7 +54,7 @@ impl Fabric for Shm {
         device: &ShmDevice,
         spec: &LaneSpec,
     ) -> Result<(ShmCq, ShmLane, LaneGrant), FabricError> {
-        if spec.cq_depth > CQ_DEPTH_MAX {
+        if spec.cq_depth > soft::CQ_DEPTH_MAX {
             return Err(invalid(Step::CreateCq, "The CQ is too deep"));
         }
         if spec.shared_recv_depth > QUEUE_DEPTH_MAX {
@@ -187,6 +187,7 @@ impl Fabric for Shm {
             number: self.qp_number(),
             index: cq.link.place(),
             key: id.key,
+            access: spec.access,
             send_depth: spec.send_depth,
             recv_depth: if spec.shared_receives {
                 0
@@ -225,7 +226,7 @@ impl Fabric for Shm {
         let grant = QpGrant {
             number: shape.number,
             inline_bytes: shape.inline_bytes,
-            message_bytes_max: device::MESSAGE_BYTES_MAX,
+            message_bytes_max: soft::MESSAGE_BYTES_MAX,
             loose: false,
             abilities: limits().abilities,
         };
@@ -298,6 +299,5 @@ impl Fabric for Shm {
 
     fn destroy_id(&mut self, id: ShmId) {
         drop(id);
-        self.sweep();
     }
 }

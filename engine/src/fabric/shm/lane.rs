@@ -12,7 +12,7 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 #![allow(unsafe_code, reason = "watches words of the inlets of its QPs")]
 
-use super::cq::{Cq, Retires, Sink};
+use super::cq::{Cq, Sink};
 use super::handles::ShmQp;
 use super::inbox::Due;
 use super::link::{Change, Grave, LaneLink, Step};
@@ -21,6 +21,7 @@ use super::registry::Registry;
 use super::roster::Roster;
 use super::switchboard::Switchboard;
 use crate::fabric::plain::{PlainWc, refuse_binds};
+use crate::fabric::soft::Retires;
 use crate::fabric::{Lane, MoreSges, PostFailure, RecvWr, SendOp, SendWr, WcStatus};
 use crate::sys::bell::Rung;
 use crate::sys::clock::Clock;
@@ -128,7 +129,7 @@ impl ShmLane {
                 Step::Region(rkey, region) => {
                     let gone = qp.peer.as_mut().and_then(|peer| peer.answer(rkey, region));
                     if let Some(gone) = gone {
-                        self.link.bury(Grave::Region(Box::new(gone)), None);
+                        self.link.bury(Grave::Region(gone), None);
                         self.ground.control.buried();
                     }
                     self.look_after(index);

@@ -57,7 +57,7 @@ pub(super) enum Grave {
     /// A QP with all its maps.
     Qp(Box<QpState>),
     /// A peer's region.
-    Region(#[allow(dead_code, reason = "dropping it unmaps")] Box<Mapped>),
+    Region(#[allow(dead_code, reason = "dropping it unmaps")] Mapped),
 }
 
 #[derive(Debug, Default)]
@@ -167,8 +167,14 @@ impl LaneLink {
 
     /// Control lets go of what lanes have buried.
     pub(super) fn sweep(&self) {
-        let mut graves = Vec::with_capacity(self.desk().places);
-        std::mem::swap(&mut self.desk().graves, &mut graves);
+        let mut desk = self.desk();
+        if desk.graves.is_empty() {
+            return;
+        }
+        // The lane buries without allocating.
+        let fresh = Vec::with_capacity(desk.places);
+        let graves = std::mem::replace(&mut desk.graves, fresh);
+        drop(desk);
         // Unmapping needs no lock.
         drop(graves);
     }

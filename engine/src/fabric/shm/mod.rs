@@ -54,6 +54,7 @@ pub use lane::ShmLane;
 pub use registry::ShmRegistration;
 
 use super::{ConnParams, Endpoint, FabricError, Step};
+use crate::fabric::soft::QpNumbers;
 use crate::sys::epoll::Epoll;
 use crate::types::Access;
 use door::{Door, PeerEnd};
@@ -103,7 +104,7 @@ pub struct Shm {
     devices: Vec<ShmDevice>,
     links: HashMap<u64, Link>,
     lanes: Vec<Weak<LaneLink>>,
-    last_qp: u32,
+    qp_numbers: QpNumbers,
 }
 
 fn at(step: Step) -> impl FnOnce(io::Error) -> FabricError {
@@ -138,7 +139,7 @@ impl Shm {
     pub fn open(settings: Settings) -> Result<Self, FabricError> {
         let usual = door::Settings::default();
         let settings = door::Settings {
-            dir: settings.dir.or_else(|| usual.dir.clone()),
+            dir: settings.dir,
             uids: if settings.uids.is_empty() {
                 usual.uids
             } else {
@@ -165,7 +166,7 @@ impl Shm {
             registry,
             links: HashMap::new(),
             lanes: Vec::new(),
-            last_qp: 0,
+            qp_numbers: QpNumbers::default(),
         })
     }
 

@@ -11,13 +11,11 @@ use super::inbox::Full;
 use super::peer::Remote;
 use super::piece::{Piece, copy_pieces};
 use super::qp::{Ground, QpState};
-use super::send::{Fate, Local, WORD, fault};
+use super::send::{BYTES_A_TURN, Fate, Local, fault};
 use super::switchboard::Question;
+use crate::fabric::soft::WORD;
 use crate::fabric::{SendOp, WcStatus};
 use crate::types::{Access, RemoteSpan};
-
-/// Bytes of one operation that a turn copies: a worker has other things to do as well.
-const BYTES_A_TURN: u32 = 256 << 10;
 
 impl QpState {
     /// Copies between one piece of the peer's and ours, as much as a turn does.

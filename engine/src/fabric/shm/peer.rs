@@ -12,9 +12,10 @@
     reason = "reads the board and names bytes of mapped regions"
 )]
 
+use super::door::GrantedRegion;
 use super::inbox::Outlet;
 use super::piece::Piece;
-use super::registry::{BOARD_BYTES, SLOTS, slot_of};
+use super::registry::{BOARD_BYTES, slot_of};
 use crate::sys::bell::Ringer;
 use crate::sys::memfd::SharedMap;
 use crate::types::{Access, RemoteSpan, Rkey};
@@ -29,41 +30,32 @@ pub(super) struct Mapped {
     rkey: Rkey,
     /// What the board said when it was asked for, and when it was given.
     tag: u32,
-    /// How the peer calls its first byte.
-    base: u64,
-    len: u64,
-    access: Access,
-    map: SharedMap,
+    granted: GrantedRegion,
 }
 
 impl Mapped {
-    /// `None` where what the peer says of it is not so.
-    pub(super) fn new(
-        rkey: Rkey,
-        base: u64,
-        len: u64,
-        access: Access,
-        map: SharedMap,
-    ) -> Option<Self> {
-        let fits = len <= map.bytes() as u64 && base.checked_add(len).is_some();
-        // Atomics count on it.
-        let aligned = base.is_multiple_of(8) && map.base().addr().get().is_multiple_of(8);
-        (fits && aligned).then_some(Self {
+    /// `None` where words of the peer's would not be words of ours: atomics count on it.
+    pub(super) fn new(rkey: Rkey, granted: GrantedRegion) -> Option<Self> {
+        let aligned = granted.base.is_multiple_of(8);
+        aligned.then_some(Self {
             rkey,
             tag: 0,
-            base,
-            len,
-            access,
-            map,
+            granted,
         })
     }
 
     fn piece(&self, at: RemoteSpan, len: u32, access: Access) -> Option<Piece> {
         // The map is writable if a right to write was granted.
-        self.access.contains(access).then_some(())?;
-        // SAFETY: `Piece::within` requires bytes that stay mapped as long as the piece is used: `new` saw
-        // that the map has them, and it lives in the lane that uses the piece, within one call.
-        unsafe { Piece::within(self.map.base(), self.len, self.base, at.addr, len) }
+        let GrantedRegion {
+            map,
+            base,
+            len: bytes,
+            access: granted,
+        } = &self.granted;
+        granted.contains(access).then_some(())?;
+        // SAFETY: `Piece::within` requires bytes that stay mapped as long as the piece is used: a granted
+        // region's map has them, and it lives in the lane that uses the piece, within one call.
+        unsafe { Piece::within(map.base(), *bytes, *base, at.addr, len) }
     }
 }
 
@@ -139,7 +131,7 @@ impl Peer {
     /// What the peer's board says of a key's slot; 0 if none in it is in use.
     #[inline]
     fn tag(&self, rkey: Rkey) -> u32 {
-        let slot = slot_of(rkey.0) % SLOTS;
+        let slot = slot_of(rkey.0);
         // SAFETY: `add` requires that the result stays in the mapping: it has a word a slot, as `new` saw.
         let word = unsafe { self.board.base().cast::<u32>().add(slot) };
         // SAFETY: `from_ptr` requires

@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code, reason = "plays the NIC: copies by address")]
 
-use crate::memory::copy_message;
+use crate::memory::{copy_arrived, copy_message};
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -98,17 +98,17 @@ impl Piece {
         unsafe { copy_message(self.at.as_ptr(), to, len) };
     }
 
-    /// Fills the piece with as many bytes as it has.
+    /// Fills the piece with as many bytes as it has, which a peer has just written.
     ///
     /// # Safety
     /// As many bytes can be read at `from`, which are none of the piece's, and nobody uses a reference to
     /// those.
     #[inline]
     pub(super) unsafe fn fill_from(self, from: *const u8) {
-        // SAFETY: `copy_message` requires
+        // SAFETY: `copy_arrived` requires
         // - bytes to read: the caller promises;
         // - as many to write: they are the piece's; nobody has a reference to them.
-        unsafe { copy_message(from, self.at.as_ptr(), self.len) };
+        unsafe { copy_arrived(from, self.at.as_ptr(), self.len) };
     }
 
     /// The 8 bytes at an aligned address, for atomics with the CPUs of this host.

@@ -11,7 +11,7 @@
 
 #![allow(unsafe_code, reason = "hands out the word that its inlet waits for")]
 
-use super::cq::{Completed, Cq, Retires, Sink};
+use super::cq::{Cq, Sink};
 use super::inbox::{Due, Inlet};
 use super::orders::SendQueue;
 use super::peer::Peer;
@@ -19,10 +19,11 @@ use super::receives::Receives;
 use super::registry::Registry;
 use super::switchboard::Switchboard;
 use crate::fabric::plain::PlainWc;
+use crate::fabric::soft::{Completed, Retires};
 use crate::fabric::{Note, RecvWr, WcOpcode, WcStatus};
 use crate::sys::bell::Bell;
 use crate::sys::clock::Clock;
-use crate::types::{Nanos, QpNum};
+use crate::types::{Access, Nanos, QpNum};
 use std::num::NonZeroU8;
 use std::sync::Arc;
 
@@ -87,6 +88,8 @@ pub(super) struct Shape {
     pub(super) index: usize,
     /// Of its id, by which control asks the peer.
     pub(super) key: u64,
+    /// What the peer may do by it.
+    pub(super) access: Access,
     pub(super) send_depth: u32,
     /// 0 if it takes the lane's.
     pub(super) recv_depth: u32,
@@ -100,6 +103,7 @@ pub(super) struct QpState {
     pub(super) number: QpNum,
     pub(super) index: usize,
     pub(super) key: u64,
+    pub(super) access: Access,
     pub(super) phase: Phase,
     pub(super) sends: SendQueue,
     pub(super) receives: Receives,
@@ -134,6 +138,7 @@ impl QpState {
             number: shape.number,
             index: shape.index,
             key: shape.key,
+            access: shape.access,
             phase: Phase::Init,
             sends: SendQueue::new(shape.send_depth, shape.inline_bytes),
             receives: Receives::new(shape.recv_depth),
@@ -184,15 +189,9 @@ impl QpState {
         wr_id: u64,
         outcome: Result<(WcOpcode, u32, Note), WcStatus>,
     ) {
-        let ended = |status| PlainWc::ended(wr_id, self.number, status);
         let wc = match outcome {
-            Ok((opcode, len, note)) => PlainWc {
-                opcode,
-                len,
-                note,
-                ..ended(WcStatus::Success)
-            },
-            Err(status) => ended(status),
+            Ok(what) => PlainWc::succeeded(wr_id, self.number, what),
+            Err(status) => PlainWc::ended(wr_id, self.number, status),
         };
         let retires = if self.shared {
             Retires::Shared
@@ -224,27 +223,15 @@ impl QpState {
         self.complete_receive(cq, wr_id, Ok(what));
     }
 
-    /// Completes the oldest send; without a word if it was to be so.
-    #[inline]
-    pub(super) fn complete_send(&mut self, cq: &mut Cq, status: WcStatus) {
-        let sequence = self.sends.done();
-        let Some(order) = self.sends.finish() else {
-            return;
-        };
-        if status == WcStatus::Success && !order.signalled {
-            return;
+    /// The oldest send failed so. (Those that succeed are completed by [`settle`](Self::settle).)
+    fn spoil_send(&mut self, cq: &mut Cq, status: WcStatus) {
+        let (qp, sequence) = (self.index, self.sends.done());
+        if let Some(order) = self.sends.finish() {
+            cq.push(Completed {
+                wc: PlainWc::ended(order.wr_id, self.number, status),
+                retires: Retires::Sends { qp, sequence },
+            });
         }
-        let mut wc = PlainWc::ended(order.wr_id, self.number, status);
-        if status == WcStatus::Success {
-            wc.opcode = order.opcode;
-            wc.len = order.len;
-            wc.note = Note::None;
-        }
-        let qp = self.index;
-        cq.push(Completed {
-            wc,
-            retires: Retires::Sends { qp, sequence },
-        });
     }
 
     /// When it is to be looked after: as soon as a cell comes, or in the next poll where it has more to do
@@ -299,7 +286,7 @@ impl QpState {
     #[cold]
     #[inline(never)]
     pub(super) fn fail_send(&mut self, ground: &mut Ground, status: WcStatus) {
-        self.complete_send(&mut ground.cq, status);
+        self.spoil_send(&mut ground.cq, status);
         self.fail(ground);
     }
 
@@ -347,7 +334,7 @@ impl QpState {
     #[inline(never)]
     pub(super) fn flush(&mut self, ground: &mut Ground) {
         while self.sends.is_outstanding() {
-            self.complete_send(&mut ground.cq, WcStatus::Flushed);
+            self.spoil_send(&mut ground.cq, WcStatus::Flushed);
         }
         if let Some(filling) = self.filling.take() {
             self.complete_receive(&mut ground.cq, filling.wr.wr_id, Err(WcStatus::Flushed));

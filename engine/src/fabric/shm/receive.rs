@@ -16,11 +16,11 @@ use super::inbox::{Head, What};
 use super::qp::{Filling, Ground, QpState, refusal};
 use super::send::fault;
 use crate::fabric::plain::PlainWc;
+use crate::fabric::soft::RNR_FOR_EVER;
 use crate::fabric::{Note, WcOpcode, WcStatus};
 use crate::limits::POLL_BATCH_MAX;
+use crate::types::Access;
 
-/// RNR retries for ever.
-const RNR_FOR_EVER: u8 = 7;
 /// One RNR retry: code 12 of `min_rnr_timer` ([`crate::limits::MIN_RNR_TIMER`]).
 const RNR_PERIOD_NS: u64 = 640_000;
 
@@ -56,15 +56,9 @@ impl QpState {
                     return true;
                 }
             };
-            if let Some(peer) = &mut self.peer {
-                if peer.outlet.note_ack(head.ack()).is_err() {
-                    self.broken(ground);
-                    return true;
-                }
-                // What a message answers has completed before it.
-                if self.sends.is_executed() {
-                    self.settle(ground, sink);
-                }
+            if !self.hear_ack(ground, sink, head.ack()) {
+                self.broken(ground);
+                return true;
             }
             let taken = match head.what() {
                 What::Message(note) => self.take_fragment(ground, sink, head, note),
@@ -106,14 +100,8 @@ impl QpState {
         let Ok(place) = ground.registry.local(wr.lkey, wr.addr, len, true) else {
             return false;
         };
-        if let Some(peer) = &mut self.peer {
-            if peer.outlet.note_ack(short.ack()).is_err() {
-                return false;
-            }
-            // What a message answers has completed before it.
-            if self.sends.is_executed() {
-                self.settle(ground, sink);
-            }
+        if !self.hear_ack(ground, sink, short.ack()) {
+            return false;
         }
         // SAFETY: `fill_from` requires
         // - as many bytes to read as the place has: it was made for `len`, or none, and the inlet has
@@ -123,9 +111,8 @@ impl QpState {
         unsafe { place.fill_from(short.payload()) };
         self.receives.advance();
         self.feed();
-        if self.inlet.consume_short() {
-            self.wake = true;
-        }
+        // It may have told the peer right away, who may sleep over a full inbox.
+        self.wake |= self.inlet.consume_short();
         let Some(place) = ground.cq.direct(sink) else {
             self.short_waits(ground, wr_id, len);
             return true;
@@ -134,6 +121,21 @@ impl QpState {
         *place = PlainWc::succeeded(wr_id, self.number, what);
         ground.cq.give_back(1);
         self.retire_receive();
+        true
+    }
+
+    /// Takes the ack that a cell brings: what a message answers has completed before it. False if it is none.
+    #[inline(always)]
+    fn hear_ack(&mut self, ground: &mut Ground, sink: &mut Sink<'_>, ack: u32) -> bool {
+        let Some(peer) = &mut self.peer else {
+            return true;
+        };
+        if peer.outlet.note_ack(ack).is_err() {
+            return false;
+        }
+        if self.sends.is_executed() {
+            self.settle(ground, sink);
+        }
         true
     }
 
@@ -147,9 +149,8 @@ impl QpState {
     /// The head was taken.
     #[inline]
     fn consume(&mut self, head: Head) {
-        self.inlet.consume(head);
-        // It may have told the peer right away, who may sleep over a full inbox.
-        self.wake |= !self.inlet.owes_ack();
+        // As in `take_short`.
+        self.wake |= self.inlet.consume(head);
     }
 
     /// The message at the head waits for a receive. It is this end that counts the retries which it gave
@@ -237,7 +238,7 @@ impl QpState {
         Taken::Yes
     }
 
-    /// A WRITE with immediate.
+    /// A WRITE with immediate, of a peer that the QP lets write.
     #[inline(never)]
     fn take_notice(
         &mut self,
@@ -247,6 +248,11 @@ impl QpState {
         imm: u32,
         len: u32,
     ) -> Taken {
+        if !self.access.contains(Access::REMOTE_WRITE) {
+            // An honest end holds its operations against what the handshake told.
+            self.broken(ground);
+            return Taken::Ended;
+        }
         let Some(wr) = self.take_receive(&mut ground.cq) else {
             self.starve(ground);
             return Taken::Waits;

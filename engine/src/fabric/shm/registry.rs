@@ -37,7 +37,8 @@ const INDEX_BITS: u32 = 12;
 /// Rkeys have this bit, lkeys have not: one taken for the other is unknown.
 const REMOTE: u32 = 1 << 31;
 
-/// The slot of a key.
+/// The slot of a key, below [`SLOTS`].
+#[inline]
 pub(super) fn slot_of(key: u32) -> usize {
     (key & ((1 << INDEX_BITS) - 1)) as usize
 }
@@ -49,8 +50,6 @@ struct Slot {
     lkey: AtomicU32,
     /// 0 when a peer took it out of use, and where peers have no right.
     rkey: AtomicU32,
-    /// What the board says.
-    tag: AtomicU32,
     writable: AtomicU32,
     base: AtomicPtr<u8>,
     bytes: AtomicUsize,
@@ -178,10 +177,10 @@ impl Registry {
         } else {
             (0, 0)
         };
-        slot.tag.store(tag, Ordering::Relaxed);
+        // Before the key, with which it can be taken away again.
+        self.word(index).store(tag, Ordering::Release);
         slot.rkey.store(remote, Ordering::Release);
         slot.lkey.store(lkey, Ordering::Release);
-        self.word(index).store(tag, Ordering::Release);
         drop(books);
         Ok(ShmRegistration {
             registry: Arc::clone(self),
@@ -221,7 +220,7 @@ impl Registry {
         if len == 0 {
             return Ok(Piece::EMPTY);
         }
-        let slot = &self.slots[slot_of(lkey.0) % SLOTS];
+        let slot = &self.slots[slot_of(lkey.0)];
         if slot.lkey.load(Ordering::Acquire) != lkey.0 || lkey.0 == 0 {
             return Err(WcStatus::LocalProtection);
         }
@@ -257,14 +256,12 @@ impl Registry {
         if rkey.0 == 0 {
             return false;
         }
-        let slot = &self.slots[index % SLOTS];
-        let tag = slot.tag.load(Ordering::Acquire);
-        let key = &slot.rkey;
+        let (key, word) = (&self.slots[index].rkey, self.word(index));
+        let tag = word.load(Ordering::Acquire);
         let was = key.compare_exchange(rkey.0, 0, Ordering::AcqRel, Ordering::Acquire);
         if was.is_err() {
             return false;
         }
-        let word = self.word(index);
         // Another registration may have come meanwhile.
         let _ = word.compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Acquire);
         true

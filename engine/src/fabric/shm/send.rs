@@ -13,26 +13,25 @@
 #![deny(clippy::disallowed_types, clippy::disallowed_methods)]
 #![allow(unsafe_code, reason = "plays the NIC: copies by address")]
 
-use super::cq::{Completed, Retires, Sink};
-use super::device::MESSAGE_BYTES_MAX;
+use super::cq::Sink;
 use super::inbox::{Broken, Full, INLINE_BYTES, Outlet};
 use super::piece::{Piece, Reader};
 use super::qp::{Ground, Phase, QpState, refusal};
 use super::registry::Registry;
 use crate::fabric::plain::{PlainWc, gather_inline, payload_bytes};
+use crate::fabric::soft::{Completed, MESSAGE_BYTES_MAX, Retires, WORD};
 use crate::fabric::{MoreSges, Note, SendOp, SendWr, WcStatus};
 use crate::limits::SGE_MAX;
 use crate::memory::copy_message;
 use std::ptr::with_exposed_provenance;
 
-/// Fragments of messages that one turn sends: a worker has other things to do as well.
-const FRAGMENTS_A_TURN: usize = 32;
+/// Bytes of one operation that a turn copies, and then what is left of a fragment: a worker has other
+/// things to do as well.
+pub(super) const BYTES_A_TURN: u32 = 256 << 10;
 /// Operations of a queue that one turn executes.
 const SENDS_A_TURN: usize = 64;
 /// Turns with messages after which what the peer publishes is looked at all the same.
 const UNSEEN_MAX: u8 = 16;
-/// Bytes of an atomic.
-pub(super) const WORD: u32 = 8;
 
 /// What a fault tells the peer, whose QP ends too.
 pub(super) mod fault {
@@ -78,10 +77,6 @@ enum Inline {
     Posted,
     /// It was copied.
     Kept(Piece),
-}
-
-fn is_atomic(op: SendOp) -> bool {
-    matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
 }
 
 /// First byte of what is sent inline.
@@ -365,7 +360,7 @@ impl QpState {
     ) -> Result<Local, WcStatus> {
         let fetches = wr.op.is_fetch();
         let len = u32::try_from(payload_bytes(wr, more)).map_err(|_| WcStatus::LocalLength)?;
-        if len > MESSAGE_BYTES_MAX || (is_atomic(wr.op) && len != WORD) {
+        if len > MESSAGE_BYTES_MAX || (wr.op.is_atomic() && len != WORD) {
             return Err(WcStatus::LocalLength);
         }
         if fetches && self.peer.as_ref().is_none_or(|peer| peer.fetch_depth == 0) {
@@ -405,7 +400,8 @@ impl QpState {
             return Err(Fate::Later);
         };
         let mut looked = false;
-        for _ in 0..FRAGMENTS_A_TURN {
+        let enough = self.sends.part.saturating_add(BYTES_A_TURN);
+        while self.sends.part < enough {
             let part = self.sends.part;
             let left = local.len.saturating_sub(part);
             let fill = |to: *mut u8, len: usize| {

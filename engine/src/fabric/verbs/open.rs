@@ -10,7 +10,7 @@ use rdma_sys::{
     ibv_port_attr, ibv_port_state, ibv_query_device, ibv_query_port, ibv_transport_type,
     rdma_free_devices, rdma_get_devices,
 };
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -39,14 +39,10 @@ impl Context {
     }
 }
 
-unsafe extern "C" {
-    fn malloc(bytes: usize) -> *mut c_void;
-}
-
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: malloc gives memory for two pointers, aligned for any type, or null.
-        let list: *mut *mut ibv_context = unsafe { malloc(2 * size_of::<usize>()) }.cast();
+        let list: *mut *mut ibv_context = unsafe { libc::malloc(2 * size_of::<usize>()) }.cast();
         if list.is_null() {
             return tracing::error!("no memory to give a device back: it stays open");
         }

@@ -7,7 +7,7 @@ use super::ends::{CmNews, DoorEvent, Grant, Offer};
 use super::frames::{EndWords, Frame, GrantWords, Reason, can_be_said};
 use super::link::{ASKS_MAX, Ending, Link, Phase, take_ask};
 use super::listener::Listener;
-use super::{Door, peer_gone, writes, wrong_state};
+use super::{Door, peer_gone, wrong_state};
 use crate::fabric::{CmEventKind, ConnParams, PrivateData};
 use crate::sys::seqpacket::Seqpacket;
 use crate::types::Rkey;
@@ -332,7 +332,7 @@ fn say_grant(socket: Option<&Seqpacket>, rkey: Rkey, grant: &Grant) -> io::Resul
         return Err(cannot("the region is not within its memory"));
     }
     let read_only;
-    let fd = if writes(grant.access) {
+    let fd = if grant.access.is_remote_writable() {
         if grant.memfd.writes_sealed() {
             return Err(cannot("the memory is sealed against writing"));
         }

@@ -147,12 +147,6 @@ impl Dir {
         format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()).into()
     }
 
-    /// The path as a user knows it.
-    #[cfg(test)]
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Keeps others from making and removing sockets here. Strangers cannot take the lock, as they cannot
     /// read the directory.
     pub(super) fn lock(&self) -> io::Result<DirLock> {
@@ -275,7 +269,7 @@ mod tests {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             assert_eq!(Dir::open(&path, &[uid]).is_ok(), good, "{mode:o}");
         }
-        assert_eq!(dir.path(), &*path);
+        assert_eq!(dir.path, *path);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::calls::{say, say_end};
 use super::ends::{CmNews, DoorEvent, GrantedRegion, PeerEnd};
 use super::frames::{EndWords, Frame, FrameError, GrantWords, Reason};
 use super::link::{ASKS_MAX, Ending, Link, Phase, Rule, ended, rule, take_ask};
-use super::{BELL, Door, TIMER, writes};
+use super::{BELL, Door, TIMER};
 use crate::fabric::{CmEventKind, PrivateData};
 use crate::sys::bell::Ringer;
 use crate::sys::closing::Foreign;
@@ -424,7 +424,7 @@ fn take_end(end: &EndWords, fds: Vec<Foreign>) -> io::Result<PeerEnd> {
 fn take_region(words: &GrantWords, fds: Vec<Foreign>) -> io::Result<GrantedRegion> {
     let fd = fds.into_iter().next().ok_or_else(super::wrong_state)?;
     Ok(GrantedRegion {
-        map: SharedMap::of(fd, words.map_bytes, writes(words.access))?,
+        map: SharedMap::of(fd, words.map_bytes, words.access.is_remote_writable())?,
         base: words.base,
         len: words.len,
         access: words.access,

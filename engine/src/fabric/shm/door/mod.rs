@@ -33,7 +33,6 @@ pub use frames::fuzz_frame;
 
 use crate::sys::epoll::Epoll;
 use crate::sys::eventfd::EventFd;
-use crate::types::Access;
 use alarms::Alarms;
 use dir::Places;
 use link::Link;
@@ -171,11 +170,6 @@ impl Door {
     fn deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.settings.timeout)
     }
-}
-
-/// The peer needs a map that it can write.
-fn writes(access: Access) -> bool {
-    access.contains(Access::REMOTE_WRITE) || access.contains(Access::REMOTE_ATOMIC)
 }
 
 fn wrong_state() -> io::Error {

@@ -15,7 +15,7 @@ use super::*;
 use crate::fabric::shm::geometry::Geometry;
 use crate::fabric::{CmEventKind, ConnParams, PrivateData};
 use crate::sys::memfd::Memfd;
-use crate::types::{QpNum, Rkey};
+use crate::types::{Access, QpNum, Rkey};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;

@@ -34,7 +34,6 @@ pub struct Head {
     payload: NonNull<u8>,
     len: u32,
     more: bool,
-    first: bool,
     ack: u32,
     /// Data units behind it.
     data_end: u32,
@@ -64,13 +63,6 @@ impl Head {
     #[must_use]
     pub fn payload(&self) -> *const u8 {
         self.payload.as_ptr()
-    }
-
-    /// It begins a message.
-    #[inline(always)]
-    #[must_use]
-    pub fn is_first(&self) -> bool {
-        self.first
     }
 
     /// Another fragment of the message follows.
@@ -176,7 +168,6 @@ impl Inlet {
             payload: cell.inline(),
             len,
             more: about & MORE != 0,
-            first: !self.inside,
             ack: low(second),
             data_end: self.data_head,
             position: self.head,
@@ -271,14 +262,19 @@ impl Inlet {
         })
     }
 
-    /// As [`consume`](Self::consume), of what [`peek_short`](Self::peek_short) gave. True if the peer was
-    /// told right away.
+    /// As [`consume`](Self::consume), of what [`peek_short`](Self::peek_short) gave.
     #[inline(always)]
     pub fn consume_short(&mut self) -> bool {
+        self.step(false)
+    }
+
+    /// Past the head. It is published when it is `due`, or cells enough were consumed; true if it was.
+    #[inline(always)]
+    fn step(&mut self, due: bool) -> bool {
         self.head = self.head.wrapping_add(1);
         self.ask_ahead();
         let cells = self.head.wrapping_sub(self.published);
-        let due = cells >= self.memory.cells() / LAZY;
+        let due = due || cells >= self.memory.cells() / LAZY;
         if due {
             self.publish();
         }
@@ -297,19 +293,14 @@ impl Inlet {
     }
 
     /// The head was copied out: its room is the peer's again, and with its last fragment a message is
-    /// acknowledged.
+    /// acknowledged. True if the peer was told right away.
     #[inline(always)]
-    pub fn consume(&mut self, head: Head) {
+    pub fn consume(&mut self, head: Head) -> bool {
         debug_assert_eq!(head.position, self.head, "an old head");
         self.inside = head.more;
         self.data_head = head.data_end;
-        self.head = self.head.wrapping_add(1);
-        self.ask_ahead();
-        let cells = self.head.wrapping_sub(self.published);
         let units = self.data_head.wrapping_sub(self.data_published);
-        if cells >= self.memory.cells() / LAZY || units >= self.memory.units() / LAZY {
-            self.publish();
-        }
+        self.step(units >= self.memory.units() / LAZY)
     }
 
     /// Cells consumed: goes with the next push of the other direction, and is then [told](Self::told).
@@ -371,6 +362,12 @@ impl Inlet {
     /// Awake: nobody needs to ring.
     pub fn disarm(&mut self) {
         self.memory.sleeping().store(0, Ordering::Relaxed);
+    }
+
+    /// The head is within a message.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn is_inside(&self) -> bool {
+        self.inside
     }
 
     /// As if so much had been consumed.

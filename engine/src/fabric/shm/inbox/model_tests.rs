@@ -75,7 +75,7 @@ impl Model {
         };
         let (what, bytes) = self.flight.front().expect("nothing comes unsent");
         assert_eq!((head.what(), head.ack()), (*what, 7));
-        assert_eq!(head.is_first(), self.arriving.is_empty());
+        assert_eq!(self.inlet.is_inside(), !self.arriving.is_empty());
         copy_out(&head, &mut self.arriving);
         assert!(bytes.starts_with(&self.arriving));
         assert_eq!(head.has_more(), self.arriving.len() < bytes.len());

@@ -132,16 +132,8 @@ impl Outlet {
         if self.under_way() >= self.memory.cells() - KEPT {
             return Err(Full);
         }
-        let cell = self.memory.cell(self.tail);
-        fill(cell.inline().as_ptr());
-        self.tail = self.tail.wrapping_add(1);
-        cell.second().store(u64::from(ack), Ordering::Relaxed);
-        // After the payload and the second word.
-        let about = kind::SEND << KIND_SHIFT | len;
-        cell.first()
-            .store(word(about, self.tail), Ordering::Release);
-        let ahead = self.tail.wrapping_add(AHEAD - 1);
-        self.memory.cell(ahead).prefetch_to_write();
+        fill(self.memory.cell(self.tail).inline().as_ptr());
+        self.publish(kind::SEND << KIND_SHIFT | len, ack, 0);
         Ok(())
     }
 

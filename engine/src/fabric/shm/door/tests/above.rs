@@ -16,7 +16,7 @@ use crate::fabric::shm::{
 };
 use crate::fabric::{
     CmEvent, CmEventKind, Endpoint, Fabric, Lane, LaneSpec, Note, PlainWc, QpSpec, RecvWr, SendOp,
-    SendWr, WcStatus, WorkCompletion,
+    SendWr, WcOpcode, WcStatus, WorkCompletion,
 };
 use crate::memory::{Region, Registrar, Registration};
 use crate::sys::closing::Foreign;
@@ -74,6 +74,8 @@ struct Victim {
     region: Arc<Region>,
     registration: ShmRegistration,
     _listener: ShmId,
+    /// What its QPs allow.
+    access: Access,
     events: Vec<CmEvent<ShmId>>,
     done: Vec<PlainWc>,
     dir: Scratch,
@@ -105,6 +107,7 @@ impl Victim {
             region,
             registration,
             _listener: listener,
+            access: all(),
             events: Vec::new(),
             done: Vec::new(),
             dir,
@@ -187,7 +190,7 @@ impl Victim {
             recv_depth: DEPTH,
             shared_receives: false,
             inline_bytes: 0,
-            access: all(),
+            access: self.access,
             windows: 0,
         };
         let made = self.fabric.create_qp(&mut id, &self.cq, &spec).unwrap();
@@ -460,6 +463,32 @@ fn lengths_that_lie_end_the_connection() {
     let statuses = v.statuses(2);
     assert_eq!(statuses, [WcStatus::LocalLength, WcStatus::Flushed]);
     v.end(qp);
+}
+
+#[test]
+fn who_may_not_write_does_not_say_that_it_wrote() {
+    let mut v = Victim::new("notices");
+    for allowed in [true, false] {
+        if !allowed {
+            v.access = all().without(Access::REMOTE_WRITE);
+        }
+        let (mut peer, mut qp) = Intruder::enter(&mut v);
+        (0..2).for_each(|_| v.receive(&mut qp, 1000));
+        let ack = peer.inlet.ack();
+        assert_eq!(peer.outlet.push_written(7, ack, 5), Ok(()));
+        if allowed {
+            let wc = v.completion();
+            assert_eq!(
+                (wc.opcode(), wc.note()),
+                (WcOpcode::RecvWriteImm, Note::Imm(7))
+            );
+        } else {
+            assert_eq!(v.statuses(2), flushed(2));
+            assert!(v.fabric.next_async_event().expect("an event").fatal);
+        }
+        v.end(qp);
+        v.done.clear();
+    }
 }
 
 #[test]
